@@ -1,0 +1,35 @@
+# `make demo` and `make test` set up everything they need themselves, in .venv, from the lock file.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check lock clean
+
+demo: .venv/ready
+	$(BIN)/python examples/plain_loop.py
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Writes the lock file anew: the newest releases that fit pyproject.toml, beside the pinned torch.
+# The local part of torch's version (+cpu) is left out, so that every build of it fits.
+lock:
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet torch==2.13.0
+	.venv-lock/bin/python -m pip install --quiet torch==2.13.0 --editable .[dev]
+	.venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv .venv-lock build dist

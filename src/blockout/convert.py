@@ -1,0 +1,239 @@
+"""From plain layers to Blockout and back: ``convert`` and ``to_dense``."""
+
+import copy
+import difflib
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from blockout.layers import BlockoutConv2d, BlockoutLayer, BlockoutLinear, DropConnectLinear
+from blockout.memberships import Memberships, require_positive
+from blockout.neighbours import find_producers
+
+READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+"""Modules that take the weights of their children past the children's own forward."""
+
+
+def convert(
+    model: nn.Module,
+    layers: Sequence[str],
+    clusters: int,
+    *,
+    probability: float = 0.5,
+    hard: bool = True,
+    learned: bool = True,
+    links: Mapping[str, str | None] | None = None,
+) -> nn.Module:
+    """A copy of the model in which the named layers are Blockout layers with the same weights.
+
+    In eval mode it computes what the original computes: W~ is W divided by the mask of P. Layers
+    that are joined through element-wise and per-channel steps (activation, normalisation, dropout,
+    pooling, flatten) share the memberships between them.
+
+    Args:
+        layers: names as in ``model.named_modules()``, each an ``nn.Linear`` or ``nn.Conv2d``.
+        clusters: k.
+        probability: initial P of all nodes, above 0.
+        hard, learned: the paper's variants.
+        links: who produces a layer's inputs, for layers where that is not to be found out:
+            ``{'consumer': 'producer'}``, or None for memberships of its own.
+
+    >>> mlp = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    >>> net = convert(mlp, layers=["0", "2"], clusters=3)
+    >>> net[2].inputs is net[0].outputs
+    True
+    """
+    if not 0 < probability <= 1:
+        raise ValueError(f"probability must lie in (0, 1], got {probability:g}")
+    require_positive(clusters=clusters)
+    for name in layers:
+        _require_convertible(model, name)
+    first_names = {module: name for name, module in model.named_modules()}
+    names = list(dict.fromkeys(first_names[model.get_submodule(name)] for name in layers))
+    producers = _producers(model, names, dict(links or {}))
+    result = copy.deepcopy(model)
+    variant = {"probability": probability, "hard": hard, "learned": learned}
+    outputs: dict[str, Memberships] = {}
+    for name in _producers_first(producers):
+        plain = result.get_submodule(name)
+        producer = producers[name]
+        inputs = None if producer is None else outputs[producer]
+        converted = _converted(name, plain, clusters, inputs, variant)
+        outputs[name] = converted.outputs
+        result = _replace(result, plain, converted)
+    return result
+
+
+def to_dense(model: nn.Module) -> nn.Module:
+    """A copy of the model made of plain torch layers only, with the inference weights of Eq. 5.
+
+    Its eval outputs are the model's, to rounding. Only ``DropConnectLinear`` with an activation
+    loses something: a plain layer gives the activation of the mean, not the mean of the activation;
+    a warning says so.
+
+    >>> from blockout import BlockoutLinear
+    >>> to_dense(nn.Sequential(BlockoutLinear(8, 4, clusters=2), nn.ReLU()))
+    Sequential(
+      (0): Linear(in_features=8, out_features=4, bias=True)
+      (1): ReLU()
+    )
+    """
+    result = copy.deepcopy(model)
+    for name, module in list(result.named_modules()):
+        if isinstance(module, DropConnectLinear):
+            if module.activation is not None and module.keep < 1:
+                warnings.warn(
+                    f"{name or 'DropConnectLinear'}: to_dense keeps the mean of the weights; the "
+                    "moment-matched mean of the activation has no plain layer, so outputs differ",
+                    stacklevel=2,
+                )
+            result = _replace(result, module, module.to_plain())
+        elif isinstance(module, BlockoutLayer):
+            result = _replace(result, module, module.to_plain())
+    for parent in result.modules():
+        for child_name, child in list(parent.named_children()):
+            if isinstance(child, Memberships):
+                delattr(parent, child_name)
+    return result
+
+
+def _require_convertible(model: nn.Module, name: str) -> None:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if name not in modules:
+        near = difflib.get_close_matches(name, modules, n=3)
+        known = near or [n for n, m in modules.items() if type(m) in (nn.Linear, nn.Conv2d)][:8]
+        raise ValueError(f"the model has no layer {name!r}; there is {', '.join(known) or 'none'}")
+    layer = modules[name]
+    reason = _why_not(layer) or _why_not_there(model, modules, name)
+    if reason:
+        raise ValueError(f"{name} cannot be converted: {reason}")
+
+
+def _why_not(layer: nn.Module) -> str | None:
+    if isinstance(layer, BlockoutLayer):
+        return "it is a Blockout layer already; leave it out"
+    if type(layer) not in (nn.Linear, nn.Conv2d):
+        return (
+            f"it is a {type(layer).__name__}, and only nn.Linear and nn.Conv2d themselves (no "
+            "subclasses or parametrised ones) are known to compute with their weight alone; put a "
+            "plain layer in its place first"
+        )
+    if isinstance(layer, nn.Conv2d) and layer.groups != 1:
+        return f"it has groups={layer.groups}; clusters take the place of groups, use groups=1"
+    if "weight" not in layer._parameters:
+        return "its weight is computed by a hook (an old-style weight norm); remove that first"
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+        return "it has hooks that would be lost; add them to the converted layer instead"
+    return None
+
+
+def _why_not_there(model: nn.Module, modules: dict[str, nn.Module], name: str) -> str | None:
+    parent = modules[name.rpartition(".")[0]]
+    if isinstance(parent, READS_WEIGHTS_ITSELF):
+        return (
+            f"{type(parent).__name__} reads its weight past its forward, where no mask applies; "
+            "write the block with a module that calls the layer"
+        )
+    weight = modules[name].weight
+    for other_name, other in model.named_modules():
+        if other is not modules[name] and any(p is weight for p in other._parameters.values()):
+            return f"its weight is tied to that of {other_name}; untie them first"
+    return None
+
+
+def _producers(
+    model: nn.Module, names: list[str], links: dict[str, str | None]
+) -> dict[str, str | None]:
+    for consumer, producer in links.items():
+        for name in (consumer, producer):
+            if name is not None and name not in names:
+                raise ValueError(f"links names {name!r}, which is not among layers: {names}")
+    open_ends = [name for name in names if name not in links]
+    if not open_ends or len(names) == 1:
+        return {name: links.get(name) for name in names}
+    return find_producers(model, names, links)
+
+
+def _producers_first(producers: dict[str, str | None]) -> list[str]:
+    ordered: list[str] = []
+    waiting = list(producers)
+    while waiting:
+        ready = [n for n in waiting if producers[n] is None or producers[n] in ordered]
+        if not ready:
+            raise ValueError(
+                f"{' and '.join(waiting)} feed each other in a circle; give one memberships "
+                f"of its own: links={{'{waiting[0]}': None}}"
+            )
+        ordered += ready
+        waiting = [n for n in waiting if n not in ready]
+    return ordered
+
+
+def _converted(
+    name: str,
+    plain: nn.Module,
+    clusters: int,
+    inputs: Memberships | None,
+    variant: dict,
+) -> BlockoutLayer:
+    assert isinstance(plain, nn.Linear | nn.Conv2d)
+    weight = plain.weight
+    nodes_out, features_in = weight.shape[:2]
+    place = {"device": weight.device, "dtype": weight.dtype}
+    per_node = _features_per_node(name, plain, inputs)
+    inputs = inputs or Memberships(features_in, clusters, **variant, **place)
+    common = {
+        "inputs": inputs,
+        "outputs": Memberships(nodes_out, clusters, **variant, **place),
+        "bias": plain.bias is not None,
+        **place,
+    }
+    if isinstance(plain, nn.Linear):
+        layer = BlockoutLinear(
+            features_in, nodes_out, clusters, features_per_node=per_node, **common
+        )
+    else:
+        layer = BlockoutConv2d(
+            features_in, nodes_out, plain.kernel_size, clusters, stride=plain.stride,
+            padding=plain.padding, dilation=plain.dilation, padding_mode=plain.padding_mode,
+            **common,
+        )  # fmt: skip
+    _keep_values(plain, layer)
+    return layer.train(plain.training)
+
+
+def _features_per_node(name: str, plain: nn.Module, inputs: Memberships | None) -> int:
+    features_in = plain.weight.shape[1]
+    if inputs is None:
+        return 1
+    per_node, rest = divmod(features_in, inputs.nodes)
+    if rest or (per_node > 1 and isinstance(plain, nn.Conv2d)):
+        raise ValueError(
+            f"{name} reads {features_in} features, which are not the {inputs.nodes} nodes of its "
+            f"producer; write links={{'{name}': None}} for memberships of its own"
+        )
+    return per_node
+
+
+def _keep_values(plain: nn.Module, layer: BlockoutLayer) -> None:
+    """W~ = W / mask, so that Eq. 5 gives W again; bias and frozen flags as they were."""
+    with torch.no_grad():
+        layer.weight.fill_(1)
+        layer.weight.copy_(plain.weight / layer.expected_weight())
+        layer.weight.requires_grad_(plain.weight.requires_grad)
+        if layer.bias is not None:
+            layer.bias.copy_(plain.bias)
+            layer.bias.requires_grad_(plain.bias.requires_grad)
+
+
+def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Puts ``new`` wherever ``old`` stands in the tree; returns the root, which may be ``new``."""
+    if root is old:
+        return new
+    for parent in list(root.modules()):
+        for child_name, child in list(parent._modules.items()):
+            if child is old:
+                parent._modules[child_name] = new
+    return root

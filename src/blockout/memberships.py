@@ -1,0 +1,212 @@
+"""P_j: which nodes belong to which clusters, in the paper's variants, drawn once a step."""
+
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from blockout.masking import draw_assignments, with_gradient_to
+
+
+class Memberships(nn.Module):
+    """The probability P that each of a set of nodes belongs to each cluster.
+
+    One ``Memberships`` is shared by all layers whose inputs or outputs are these nodes. The first
+    of them in a training forward draws C ~ Bernoulli(P) and the others use the same C; a layer that
+    comes a second time begins a new forward, and C is drawn anew. In eval mode all use P (Eq. 5).
+
+    ====================  =======================================  ===============================
+    variant               arguments                                in training
+    ====================  =======================================  ===============================
+    hard, learned         the default                              C drawn, P learned by Eq. 9
+    soft, learned         ``hard=False``                           C = P, plain chain rule
+    hard, fixed           ``learned=False``                        C drawn, P stays as it is
+    given                 ``Memberships.given(assignments)``       C = P = the given zeros and ones
+    ====================  =======================================  ===============================
+
+    Args:
+        nodes: number of nodes, d_j.
+        clusters: number of clusters, k; the same for neighbours.
+        probability: initial P, one number or a (nodes, clusters) tensor. Learned ones must lie
+            strictly between 0 and 1; fixed ones are kept exactly, 0 and 1 included.
+        hard: draw C in training (True), or use P itself (False, "soft").
+        learned: P is the logistic of ``logits``, a parameter; otherwise P is a buffer.
+        generator: draws come from it instead of torch's default generator. See ``seed_draws``.
+
+    A forward that is recomputed for activation checkpointing sees the draw of the original: with
+    torch's default generator because the checkpoint restores it (as for Dropout; so keep
+    ``preserve_rng_state=True``), with a generator of its own because nothing is drawn inside a
+    backward pass. One limit: if several forwards run before one backward, a set of nodes that has a
+    generator of its own, or whose neighbours are checkpointed in separate segments, remembers only
+    the latest draw; checkpoint neighbours together there, or call backward after each forward.
+
+    >>> m = Memberships(3, 2)
+    >>> m.probabilities
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000],
+            [0.5000, 0.5000]], grad_fn=<SigmoidBackward0>)
+    >>> Memberships.given(torch.eye(2)).probabilities
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    logits: Tensor
+    fixed: Tensor
+
+    def __init__(
+        self,
+        nodes: int,
+        clusters: int,
+        *,
+        probability: float | Float[Tensor, "nodes clusters"] = 0.5,
+        hard: bool = True,
+        learned: bool = True,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        require_positive(nodes=nodes, clusters=clusters)
+        self.nodes, self.clusters = nodes, clusters
+        self.hard, self.learned = hard, learned
+        self.generator = generator
+        self.sampling = False
+        self.initial = _initial_rows(probability, nodes, clusters, learned)
+        # Logits stay float32 (or float64) beside bfloat16 weights: their steps would be lost.
+        dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        empty = torch.empty(nodes, clusters, device=device, dtype=dtype)
+        if learned:
+            self.logits = nn.Parameter(empty)
+        else:
+            self.register_buffer("fixed", empty)
+        self.profile: Float[Tensor, "clusters clusters"] | None = None
+        self._seats = 0
+        self._drawn: Tensor | None = None
+        self._drawn_by = -1
+        self._used_by: frozenset[int] = frozenset()
+        self.reset_parameters()
+
+    @classmethod
+    def given(cls, assignments: Tensor, *, device: torch.device | str | None = None) -> Self:
+        """Memberships known beforehand: zeros and ones, (nodes, clusters), never drawn or learned.
+
+        >>> superclasses = torch.tensor([0, 0, 1])  # of three classes
+        >>> Memberships.given(nn.functional.one_hot(superclasses)).probabilities
+        tensor([[1., 0.],
+                [1., 0.],
+                [0., 1.]])
+        """
+        if assignments.dim() != 2:
+            raise ValueError(
+                "given assignments must be a (nodes, clusters) matrix, "
+                f"got shape {tuple(assignments.shape)}"
+            )
+        wrong = assignments[(assignments != 0) & (assignments != 1)]
+        if wrong.numel():
+            raise ValueError(
+                f"given assignments must be 0 or 1, got {wrong[0].item():g}; "
+                "for probabilities write Memberships(nodes, clusters, probability=..., "
+                "learned=False)"
+            )
+        nodes, clusters = assignments.shape
+        dtype = assignments.dtype if assignments.is_floating_point() else None
+        probability = assignments.to(dtype or torch.get_default_dtype())
+        return cls(
+            nodes, clusters, probability=probability, hard=False, learned=False,
+            device=device or assignments.device, dtype=dtype,
+        )  # fmt: skip
+
+    def reset_parameters(self) -> None:
+        """Puts P back to its initial value."""
+        p = self.initial.expand(self.nodes, self.clusters)
+        with torch.no_grad():
+            if self.learned:
+                self.logits.copy_(torch.logit(p))
+            else:
+                self.fixed.copy_(p)
+
+    @property
+    def probabilities(self) -> Float[Tensor, "nodes clusters"]:
+        """P, differentiable with respect to ``logits`` where it is learned."""
+        return torch.sigmoid(self.logits) if self.learned else self.fixed
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        if name == "logits" and not self.learned:  # they keep P itself; infinite where it is 0 or 1
+            return torch.logit(self.fixed)
+        return super().__getattr__(name)
+
+    def join(self) -> int:
+        """A seat for one side of one layer; the first, 0, is that of the owner, who registers P."""
+        self._seats += 1
+        return self._seats - 1
+
+    def assignments(self, seat: int, *, training: bool) -> Float[Tensor, "nodes clusters"]:
+        """C for one forward of the layer in this seat: drawn or shared in training, P otherwise."""
+        p = self.probabilities
+        if torch.compiler.is_compiling():
+            recomputing = False
+        else:
+            recomputing = torch._C._current_graph_task_id() != -1
+            self._require_finite()
+        if not (self.hard and (training or self.sampling)):
+            return p
+        if recomputing:
+            if self._drawn is None or (seat == self._drawn_by and self.generator is None):
+                self._drawn = draw_assignments(p, self.generator)
+        else:
+            if self._drawn is None or seat in self._used_by:
+                self._drawn = draw_assignments(p, self.generator)
+                self._drawn_by, self._used_by = seat, frozenset()
+            self._used_by = self._used_by | {seat}
+        return with_gradient_to(p, self._drawn)
+
+    def forget(self) -> None:
+        """The next training forward draws anew, whoever comes first."""
+        self._drawn, self._used_by = None, frozenset()
+
+    def _require_finite(self) -> None:
+        """On a CPU before every use; elsewhere that would stall the device."""
+        if self.learned and self.logits.is_cpu and not self.logits.isfinite().all():
+            count = int((~self.logits.isfinite()).sum())
+            raise ValueError(
+                f"{count} of {self.logits.numel()} membership logits are not finite; "
+                "lower their learning rate (parameter_groups(..., membership_scale=...)) or load "
+                "an earlier checkpoint"
+            )
+
+    def extra_repr(self) -> str:
+        kind = f"hard={self.hard}, learned={self.learned}"
+        return f"nodes={self.nodes}, clusters={self.clusters}, {kind}"
+
+
+def require_positive(**sizes: int) -> None:
+    """Each named size must be at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _initial_rows(
+    probability: float | Tensor, nodes: int, clusters: int, learned: bool
+) -> Float[Tensor, "nodes_or_one clusters"]:
+    """The initial P on the CPU: one row where all nodes begin alike."""
+    if isinstance(probability, Tensor):
+        p = probability.detach().cpu()
+    else:
+        p = torch.full((1, clusters), probability, dtype=torch.float64)
+    if p.shape not in ((nodes, clusters), (1, clusters)):
+        raise ValueError(
+            f"probability must be one number or have shape ({nodes}, {clusters}), one row a node, "
+            f"got {tuple(p.shape)}"
+        )
+    outside = p[~((p >= 0) & (p <= 1))]
+    if outside.numel():
+        raise ValueError(f"probability must lie in [0, 1], got {outside[0].item():g}")
+    certain = p[(p == 0) | (p == 1)]
+    if learned and certain.numel():
+        raise ValueError(
+            f"learned memberships must start strictly between 0 and 1, got {certain[0].item():g}; "
+            "write learned=False, or Memberships.given(...) for a known hierarchy"
+        )
+    return p

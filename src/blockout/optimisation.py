@@ -1,0 +1,88 @@
+"""Parameter groups: memberships learn faster than weights, and nothing decays them."""
+
+from typing import Any
+
+from torch import nn
+
+from blockout.layers import BlockoutLayer
+from blockout.memberships import Memberships
+
+MEMBERSHIP_SCALE = 300.0
+NORMALISATIONS = (
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.LocalResponseNorm,
+    nn.RMSNorm,
+)
+
+
+def parameter_groups(
+    model: nn.Module,
+    lr: float,
+    weight_decay: float = 0.0,
+    *,
+    membership_scale: float = MEMBERSHIP_SCALE,
+) -> list[dict[str, Any]]:
+    """Groups for any torch optimiser: weights, parameters without decay, membership logits.
+
+    With one rate for all, P hardly moves from 0.5 in thousands of SGD steps: the gradient of a
+    logit is a small sum. So logits take ``membership_scale`` times the rate, 300 by default, which
+    fits SGD. Adam divides by the size of the gradient by itself and wants far less; MEASURED_ADAM.
+    Weight decay would pull logits to 0 and so P to 0.5; they, biases and the parameters of
+    normalisations get none.
+
+    Each group has a ``name``; groups that would be empty are left out. Schedules that take a rate
+    for each group, as ``OneCycleLR``, want ``max_lr=[group["lr"] for group in groups]``.
+
+    >>> from blockout import BlockoutLinear
+    >>> for group in parameter_groups(BlockoutLinear(8, 4, clusters=2), lr=0.1, weight_decay=1e-4):
+    ...     print(group["name"], len(group["params"]), group["lr"], group["weight_decay"])
+    weights 1 0.1 0.0001
+    undecayed 1 0.1 0.0
+    memberships 2 30.0 0.0
+    """
+    for name, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if value < 0:
+            raise ValueError(f"{name} must not be negative, got {value:g}")
+    if membership_scale <= 0:
+        raise ValueError(
+            f"membership_scale must be positive, got {membership_scale:g}; "
+            "for memberships that stay as they are write learned=False"
+        )
+    _require_owned_memberships(model)
+    weights, undecayed, logits = [], [], []
+    seen = set()
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter in seen:
+                continue
+            seen.add(parameter)
+            if isinstance(module, Memberships):
+                logits.append(parameter)
+            elif parameter.dim() <= 1 or isinstance(module, NORMALISATIONS):
+                undecayed.append(parameter)
+            else:
+                weights.append(parameter)
+    groups = [
+        {"name": "weights", "params": weights, "lr": lr, "weight_decay": weight_decay},
+        {"name": "undecayed", "params": undecayed, "lr": lr, "weight_decay": 0.0},
+        {"name": "memberships", "params": logits, "lr": lr * membership_scale, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _require_owned_memberships(model: nn.Module) -> None:
+    """Memberships that a layer outside the model owns would neither learn nor be saved."""
+    registered = set(model.modules())
+    for name, layer in model.named_modules():
+        if not isinstance(layer, BlockoutLayer):
+            continue
+        for side in ("inputs", "outputs"):
+            if getattr(layer, side) not in registered:
+                raise ValueError(
+                    f"{name or type(layer).__name__} refers to memberships ({side}) that belong to "
+                    "a layer outside this model, so they would neither learn nor be saved; put the "
+                    "neighbours into one model, or register them there: model.memberships = "
+                    f"layer.{side}"
+                )

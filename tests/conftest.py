@@ -1,0 +1,16 @@
+"""Settings for the whole suite: one thread, seeded chance, bounded hypothesis."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "suite", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
+torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,492 @@
+"""The layers: values, scale at the start, and everything users expect of a torch layer."""
+
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from blockout import BlockoutConv2d, BlockoutLinear, DropConnectLinear, Memberships
+from blockout.masking import masked_weight
+
+
+def chain(k: int = 3, dtype: torch.dtype | None = None, **variant) -> nn.Sequential:
+    fc2 = BlockoutLinear(10, 8, k, dtype=dtype, **variant)
+    fc3 = BlockoutLinear(8, 4, k, inputs=fc2.outputs, dtype=dtype, **variant)
+    return nn.Sequential(fc2, nn.ReLU(), fc3)
+
+
+def drawn(memberships: Memberships) -> torch.Tensor:
+    assert memberships._drawn is not None
+    return memberships._drawn
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+@given(k=st.integers(1, 4), seed=st.integers(0, 50))
+def test_a_training_forward_is_the_masked_product_of_this_draw(k, seed):
+    torch.manual_seed(seed)
+    fc2, _, fc3 = net = chain(k, torch.float64)
+    x = torch.randn(5, 10, dtype=torch.float64)
+    y = net(x)
+    c_0, c_1, c_2 = drawn(fc2.inputs), drawn(fc2.outputs), drawn(fc3.outputs)
+    assert fc3.inputs is fc2.outputs
+    h = (x @ masked_weight(fc2.weight, c_1, c_0).T + fc2.bias).relu()
+    torch.testing.assert_close(y, h @ masked_weight(fc3.weight, c_2, c_1).T + fc3.bias)
+
+
+def test_an_eval_forward_uses_the_expected_weight_of_equation_5():
+    layer = BlockoutLinear(6, 5, 2, dtype=torch.float64).eval()
+    with torch.no_grad():
+        layer.inputs.logits.normal_()
+        layer.outputs.logits.normal_()
+    p_out, p_in = layer.outputs.probabilities, layer.inputs.probabilities
+    x = torch.randn(3, 6, dtype=torch.float64)
+    expected = torch.zeros(3, 5, dtype=torch.float64)
+    for t in range(5):
+        for s in range(6):
+            share = sum(p_out[t, cl] * p_in[s, cl] for cl in range(2)) / 2
+            expected[:, t] += x[:, s] * layer.weight[t, s] * share
+    torch.testing.assert_close(layer(x), expected + layer.bias)
+
+
+def test_gradients_of_shared_memberships_are_the_paper_s_in_both_neighbours():
+    """Eqs. 8 and 9 and the logistic, computed by hand from the gradients of the masked weights."""
+    fc2, _, fc3 = net = chain(3, torch.float64)
+    x = torch.randn(5, 10, dtype=torch.float64)
+    net(x).square().sum().backward()
+    c_0, c_1, c_2 = drawn(fc2.inputs), drawn(fc2.outputs), drawn(fc3.outputs)
+    w_1 = masked_weight(fc2.weight, c_1, c_0).detach().requires_grad_()
+    w_2 = masked_weight(fc3.weight, c_2, c_1).detach().requires_grad_()
+    F.linear(F.linear(x, w_1, fc2.bias).relu(), w_2, fc3.bias).square().sum().backward()
+    assert w_1.grad is not None and w_2.grad is not None
+    grad_c = ((fc2.weight * w_1.grad) @ c_0 + (fc3.weight * w_2.grad).T @ c_2) / 3
+    p = fc2.outputs.probabilities
+    torch.testing.assert_close(fc2.outputs.logits.grad, grad_c * c_1 * p * (1 - p))
+    assert grad_c.mul(c_1).abs().sum() > 0
+
+
+def test_a_convolution_masks_whole_kernels_between_channels():
+    conv = BlockoutConv2d(4, 6, 3, 2, stride=2, padding=1, dtype=torch.float64)
+    x = torch.randn(2, 4, 7, 7, dtype=torch.float64)
+    y = conv(x)
+    weight = masked_weight(conv.weight, drawn(conv.outputs), drawn(conv.inputs))
+    torch.testing.assert_close(y, F.conv2d(x, weight, conv.bias, stride=2, padding=1))
+
+
+@pytest.mark.parametrize("padding", [0, 1, "same"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular", "reflect"])
+def test_a_convolution_with_all_nodes_in_all_clusters_is_a_plain_one(padding, padding_mode):
+    everywhere = {
+        "inputs": Memberships.given(torch.ones(3, 2)),
+        "outputs": Memberships.given(torch.ones(5, 2)),
+    }
+    geometry = {"padding": padding, "padding_mode": padding_mode, "dilation": 2}
+    conv = BlockoutConv2d(3, 5, (3, 2), 2, **geometry, **everywhere)
+    plain = nn.Conv2d(3, 5, (3, 2), **geometry)
+    plain.load_state_dict({"weight": conv.weight, "bias": conv.bias})
+    x = torch.randn(2, 3, 9, 9)
+    torch.testing.assert_close(conv(x), plain(x))
+
+
+def test_flattened_channels_share_the_membership_of_their_node():
+    conv = BlockoutConv2d(3, 4, 3, 2, padding=1)
+    fc = BlockoutLinear(4 * 6, 5, 2, inputs=conv.outputs, features_per_node=6)
+    x = torch.randn(2, 3, 2, 3)
+    y = fc(conv(x).flatten(1))
+    c_in = drawn(conv.outputs).repeat_interleave(6, 0)
+    weight = masked_weight(fc.weight, drawn(fc.outputs), c_in)
+    conv_weight = masked_weight(conv.weight, drawn(conv.outputs), drawn(conv.inputs))
+    h = F.conv2d(x, conv_weight, conv.bias, padding=1).flatten(1)
+    torch.testing.assert_close(y, F.linear(h, weight, fc.bias))
+
+
+# --- scale at the start -------------------------------------------------------------------------
+
+
+def _variance_ratios(make_chain, width: int, repeats: int) -> torch.Tensor:
+    """Variance after each layer of a ReLU chain, relative to a chain of nn.Linear."""
+    x = torch.randn(50, width)
+    total = torch.zeros(2, 3)
+    with torch.no_grad():
+        for _ in range(repeats):
+            for row, layers in enumerate(
+                (make_chain(), [nn.Linear(width, width) for _ in range(3)])
+            ):
+                h = x
+                for column, layer in enumerate(layers):
+                    h = layer(h)
+                    total[row, column] += h.square().mean()
+                    h = h.relu()
+    return total[0] / total[1]
+
+
+def _blockout_chain(width: int, k: int, **variant):
+    layers, inputs = [], None
+    for _ in range(3):
+        layers.append(BlockoutLinear(width, width, k, inputs=inputs, **variant))
+        inputs = layers[-1].outputs
+    return layers
+
+
+@pytest.mark.parametrize("k", [1, 2, 6])
+@pytest.mark.parametrize("hard", [True, False])
+def test_training_activations_start_with_the_variance_of_a_plain_chain(k, hard):
+    """Over 20 chains of width 128 the ratios scatter by 2 to 4 %: 15 % is four deviations and more.
+    Without the correction for a shared draw the second layer is off by a factor of 1.3 (k = 6) or
+    2 (k = 1)."""
+    ratios = _variance_ratios(lambda: _blockout_chain(128, k, hard=hard), 128, 20)
+    assert ((ratios - 1).abs() < 0.15).all(), ratios
+
+
+def test_given_branches_start_with_the_variance_of_a_plain_chain():
+    """Unequal branches, every node in at least one; each row is scaled by what it is joined to."""
+
+    def make():
+        ends = [torch.zeros(128, 4) for _ in range(4)]
+        for matrix in ends:
+            matrix[
+                torch.arange(128), torch.multinomial(torch.tensor([8.0, 4, 2, 1]), 128, True)
+            ] = 1
+        nodes = [Memberships.given(matrix) for matrix in ends]
+        return [
+            BlockoutLinear(128, 128, 4, inputs=nodes[i], outputs=nodes[i + 1]) for i in range(3)
+        ]
+
+    ratios = _variance_ratios(make, 128, 20)
+    assert ((ratios - 1).abs() < 0.15).all(), ratios
+
+
+def test_a_convolution_starts_with_the_variance_of_a_plain_one():
+    x = torch.randn(4, 64, 12, 12)
+    with torch.no_grad():
+        ours = torch.stack([BlockoutConv2d(64, 64, 3, 6)(x).var() for _ in range(20)]).mean()
+        plain = torch.stack([nn.Conv2d(64, 64, 3)(x).var() for _ in range(20)]).mean()
+    assert abs(ours / plain - 1) < 0.15
+
+
+def test_initial_weights_do_not_depend_on_values_that_are_not_there_yet():
+    """to_empty leaves rubbish in the logits; resetting parents before children must not read it."""
+    layer = BlockoutLinear(64, 64, 6, device="meta").to_empty(device="cpu")
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.fill_(float("nan"))
+    for module in layer.modules():
+        module.reset_parameters()
+    assert all(p.isfinite().all() for p in layer.parameters())
+    assert layer.weight.abs().max() <= 1 / 8 / (0.5**4 + 0.25 * 0.75 / 6) ** 0.5 + 1e-6
+
+
+# --- the family ---------------------------------------------------------------------------------
+
+
+def test_one_cluster_is_dropout_on_both_sides_without_rescaling_and_without_dropping_the_bias():
+    layer = BlockoutLinear(20, 10, 1)
+    x = torch.randn(6, 20)
+    y = layer(x)
+    keep_in, keep_out = drawn(layer.inputs)[:, 0], drawn(layer.outputs)[:, 0]
+    assert 0 < keep_in.sum() < 20 and 0 < keep_out.sum() < 10
+    torch.testing.assert_close(y, F.linear(x * keep_in, layer.weight) * keep_out + layer.bias)
+
+
+def test_in_inference_a_single_layer_is_dropout_scaled_by_p_on_both_sides():
+    layer = BlockoutLinear(20, 10, 1, inputs=Memberships(20, 1, probability=0.3)).eval()
+    x = torch.randn(6, 20)
+    torch.testing.assert_close(layer(x), F.linear(x * 0.3, layer.weight) * 0.5 + layer.bias)
+
+
+def test_equation_5_scales_a_node_between_two_layers_twice():
+    """Dropout scales it once: the mean of a path in training is 1/p times what Eq. 5 gives."""
+    p, n = 0.5, 4_000
+    middle = Memberships(1, 1, probability=p, learned=False)
+    certain = Memberships.given(torch.ones(1, 1))
+    first = BlockoutLinear(1, 1, 1, inputs=certain, outputs=middle, bias=False)
+    second = BlockoutLinear(1, 1, 1, inputs=middle, outputs=certain, bias=False)
+    path = nn.Sequential(first, second)
+    x = torch.ones(1, 1)
+    weights = (first.weight * second.weight).item()
+    assert path.eval()(x).item() == pytest.approx(weights * p**2)
+    path.train()
+    with torch.no_grad():
+        mean = sum(path(x).item() for _ in range(n)) / n
+    # a mean of n coins: 5 deviations of sqrt(p (1 - p) / n), false alarm below 1e-6
+    assert mean / weights == pytest.approx(p, abs=5 * (p * (1 - p) / n) ** 0.5)
+
+
+BRANCHES = {
+    "parallel": ([[1, 0]] * 3 + [[0, 1]] * 2, [[1, 0]] * 2 + [[0, 1]] * 4),
+    "dropped inputs": ([[1, 0]] * 3 + [[0, 0]] * 2, [[1, 0]] * 2 + [[0, 1]] * 4),
+    "dropped outputs": ([[1, 0]] * 3 + [[0, 1]] * 2, [[1, 0]] * 2 + [[0, 0]] * 4),
+    "branch": ([[1, 1]] * 5, [[1, 0]] * 2 + [[0, 1]] * 4),
+    "merge": ([[1, 0]] * 3 + [[0, 1]] * 2, [[1, 1]] * 6),
+}
+
+
+def _small_layers(
+    c_out: torch.Tensor, c_in: torch.Tensor
+) -> list[tuple[list[int], list[int], nn.Linear]]:
+    """For each cluster, a plain layer between its input nodes and its output nodes."""
+    parts = []
+    for cluster in range(c_in.shape[1]):
+        sources = c_in[:, cluster].nonzero()[:, 0].tolist()
+        targets = c_out[:, cluster].nonzero()[:, 0].tolist()
+        if sources and targets:
+            parts.append((sources, targets, nn.Linear(len(sources), len(targets), bias=False)))
+    return parts
+
+
+def _sum_of_parts(parts, x: torch.Tensor, width: int) -> torch.Tensor:
+    y = torch.zeros(len(x), width)
+    for sources, targets, part in parts:
+        y[:, targets] += part(x[:, sources])
+    return y
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("training", [True, False])
+def test_given_memberships_are_separate_small_layers(name, training):
+    """Figs. 2 and 3, from the masked layer to its parts."""
+    c_in, c_out = (torch.tensor(side, dtype=torch.float32) for side in BRANCHES[name])
+    layer = BlockoutLinear(
+        5, 6, 2, inputs=Memberships.given(c_in), outputs=Memberships.given(c_out), bias=False
+    ).train(training)
+    parts = _small_layers(c_out, c_in)
+    with torch.no_grad():
+        for sources, targets, part in parts:
+            part.weight.copy_(layer.weight[targets][:, sources] / 2)
+        x = torch.randn(7, 5)
+        torch.testing.assert_close(layer(x), _sum_of_parts(parts, x, 6))
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("training", [True, False])
+def test_separate_small_layers_are_given_memberships(name, training):
+    """Figs. 2 and 3, from the parts to one masked layer."""
+    c_in, c_out = (torch.tensor(side, dtype=torch.float32) for side in BRANCHES[name])
+    parts = _small_layers(c_out, c_in)
+    layer = BlockoutLinear(
+        5, 6, 2, inputs=Memberships.given(c_in), outputs=Memberships.given(c_out), bias=False
+    ).train(training)
+    with torch.no_grad():
+        layer.weight.fill_(7)  # what lies outside the blocks must not matter
+        for sources, targets, part in parts:
+            rows = torch.tensor(targets)[:, None]
+            layer.weight[rows, torch.tensor(sources)] = part.weight * 2
+        x = torch.randn(7, 5)
+        torch.testing.assert_close(layer(x), _sum_of_parts(parts, x, 6))
+
+
+def test_dropconnect_drops_weights_one_by_one_with_the_stated_frequency():
+    layer = DropConnectLinear(300, 200, keep=0.7, bias=False)
+    weights = torch.stack([layer(torch.eye(300)).T for _ in range(10)])
+    kept = weights == layer.weight
+    assert (kept | (weights == 0)).all()
+    share = kept.float().mean().item()
+    # 600,000 coins: 5 deviations, false alarm below 1e-6
+    assert share == pytest.approx(0.7, abs=5 * (0.21 / 600_000) ** 0.5)
+    rank = torch.linalg.matrix_rank(kept[0].float()).item()
+    assert rank == 200, "structureless, unlike the low-rank masks of Blockout"
+
+
+@pytest.mark.parametrize("activation", [None, nn.ReLU(), nn.Tanh()])
+def test_dropconnect_predicts_the_mean_activation_over_masks(activation):
+    """Against 4,000 masks: their mean scatters by 0.006, and 0.03 is small beside the spread of 0.4
+    that the activation of the mean would ignore."""
+    layer = DropConnectLinear(400, 8, keep=0.5, activation=activation).eval()
+    x = torch.randn(2, 400)
+    with torch.no_grad():
+        masked = layer.weight * torch.bernoulli(torch.full((4000, 8, 400), 0.5))
+        sums = torch.einsum("noi,bi->nbo", masked, x) + layer.bias
+        mean = (sums if activation is None else activation(sums)).mean(0)
+        torch.testing.assert_close(layer(x), mean, atol=0.03, rtol=0)
+
+
+def test_dropconnect_activations_start_with_the_variance_of_a_plain_layer():
+    x = torch.randn(100, 256)
+    with torch.no_grad():
+        ours = torch.stack(
+            [DropConnectLinear(256, 256, keep=0.3)(x).var() for _ in range(20)]
+        ).mean()
+        plain = torch.stack([nn.Linear(256, 256)(x).var() for _ in range(20)]).mean()
+    assert abs(ours / plain - 1) < 0.1
+
+
+# --- what users expect of a layer ---------------------------------------------------------------
+
+
+def test_the_state_dict_has_one_entry_a_parameter_and_loads_strictly():
+    net, other = chain(), chain()
+    names = [name for name, _ in net.named_parameters()]
+    assert list(net.state_dict()) == names
+    assert len(names) == 7
+    other.load_state_dict(net.state_dict(), strict=True)
+    x = torch.randn(3, 10)
+    assert torch.equal(other.eval()(x), net.eval()(x))
+    incomplete = {k: v for k, v in net.state_dict().items() if k != "0.outputs.logits"}
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"0.outputs.logits\""):
+        other.load_state_dict(incomplete)
+
+
+def test_memberships_given_to_several_layers_belong_to_the_first():
+    shared = Memberships(8, 2)
+    first = BlockoutLinear(5, 8, 2, outputs=shared)
+    second = BlockoutLinear(6, 8, 2, outputs=shared)
+    net = nn.ModuleList([first, second])
+    assert [name for name in net.state_dict() if "logits" in name] == [
+        "0.inputs.logits",
+        "0.outputs.logits",
+        "1.inputs.logits",
+    ]
+    first(torch.randn(1, 5)), second(torch.randn(1, 6))
+    assert drawn(first.outputs) is drawn(second.outputs)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "save"])
+def test_copies_share_among_themselves_and_not_with_the_original(how):
+    net = chain()
+    if how == "deepcopy":
+        twin = copy.deepcopy(net)
+    else:
+        buffer = io.BytesIO()
+        torch.save(net, buffer)
+        buffer.seek(0)
+        twin = torch.load(buffer, weights_only=False)
+    assert twin[2].inputs is twin[0].outputs
+    assert twin[0].outputs is not net[0].outputs
+    x = torch.randn(3, 10)
+    torch.manual_seed(4)
+    expected = net(x)
+    torch.manual_seed(4)
+    assert torch.equal(twin(x), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_it_compiles_as_one_graph_and_keeps_sharing_draws(training):
+    conv = BlockoutConv2d(2, 6, 3, 3, padding=1)
+    fc = BlockoutLinear(6 * 16, 5, 3, inputs=conv.outputs, features_per_node=16)
+    net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), fc).train(training)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    x = torch.randn(4, 2, 4, 4)
+    seen = []
+    for _ in range(3):
+        net.zero_grad()
+        y = compiled(x)
+        y.square().sum().backward()
+        if training:
+            seen.append(drawn(conv.outputs).clone())
+            expected = _with_this_draw(net, x)
+        else:
+            expected = net(x)
+        torch.testing.assert_close(y, expected)
+        assert conv.outputs.logits.grad is not None
+        assert conv.outputs.logits.grad.abs().sum() > 0
+    assert not training or not torch.equal(seen[0], seen[1])
+
+
+def _with_this_draw(net: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+    conv, fc = net[0], net[3]
+    c_0, c_1, c_2 = drawn(conv.inputs), drawn(conv.outputs), drawn(fc.outputs)
+    h = F.conv2d(x, masked_weight(conv.weight, c_1, c_0), conv.bias, padding=1).relu().flatten(1)
+    return F.linear(h, masked_weight(fc.weight, c_2, c_1.repeat_interleave(16, 0)), fc.bias)
+
+
+def test_it_compiles_with_the_default_backend():
+    net = chain()
+    compiled = torch.compile(net, fullgraph=True)
+    x = torch.randn(4, 10)
+    for _ in range(2):
+        compiled(x).sum().backward()
+    net.eval()
+    torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_draws_and_logits_in_float32():
+    net = chain()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = net(torch.randn(3, 10))
+    assert y.dtype == torch.bfloat16
+    assert drawn(net[0].outputs).dtype == torch.float32
+    y.float().sum().backward()
+    assert net[0].outputs.logits.grad is not None
+    assert net[0].outputs.logits.grad.dtype == torch.float32
+
+
+def test_layers_of_low_precision_keep_their_logits_in_float32():
+    layer = BlockoutLinear(6, 4, 2, dtype=torch.bfloat16)
+    assert layer.weight.dtype == torch.bfloat16
+    assert layer.outputs.logits.dtype == torch.float32
+    assert layer(torch.randn(2, 6, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_the_meta_device_gives_shapes_without_values():
+    net = nn.Sequential(BlockoutConv2d(3, 8, 3, 2, device="meta"), nn.Flatten())
+    assert net(torch.empty(2, 3, 6, 6, device="meta")).shape == (2, 8 * 16)
+    assert all(p.is_meta for p in net.parameters())
+
+
+def test_dtype_is_taken_by_all_parameters():
+    layer = BlockoutLinear(6, 4, 2, dtype=torch.float64)
+    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+
+
+def test_without_bias_there_is_none():
+    layer = BlockoutLinear(6, 4, 2, bias=False)
+    assert layer.bias is None
+    assert "bias" not in layer.state_dict()
+    assert torch.equal(layer(torch.zeros(1, 6)), torch.zeros(1, 4))
+
+
+def test_a_layer_in_eval_mode_uses_p_although_its_neighbour_trains():
+    fc2, _, fc3 = chain()
+    fc3.eval()
+    x = torch.randn(3, 8)
+    fc2(torch.randn(3, 10))
+    torch.testing.assert_close(fc3(x), F.linear(x, fc3.expected_weight(), fc3.bias))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BlockoutLinear(8, 4, 0), "clusters must be at least 1, got 0"),
+        (lambda: BlockoutLinear(0, 4, 2), "in_features must be at least 1, got 0"),
+        (lambda: BlockoutLinear(4, -1, 2), "out_features must be at least 1, got -1"),
+        (
+            lambda: BlockoutLinear(8, 4, 6, inputs=Memberships(8, 4)),
+            "BlockoutLinear has 6 clusters but its inputs have 4; neighbours share one set",
+        ),
+        (
+            lambda: BlockoutLinear(8, 4, 2, inputs=Memberships(9, 2)),
+            "needs 8 nodes as inputs but was given memberships of 9",
+        ),
+        (
+            lambda: BlockoutLinear(8, 4, 2, outputs=Memberships(9, 2)),
+            "needs 4 nodes as outputs but was given memberships of 9",
+        ),
+        (lambda: BlockoutLinear(8, 4, 2, features_per_node=3), "2 would be left over"),
+        (lambda: BlockoutConv2d(0, 4, 3, 2), "in_channels must be at least 1, got 0"),
+        (lambda: DropConnectLinear(0, 4), "in_features must be at least 1, got 0"),
+        (lambda: DropConnectLinear(4, 4, keep=0.0), r"keep must lie in \(0, 1\], got 0"),
+    ],
+)
+def test_bad_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (BlockoutLinear(8, 4, 2), torch.zeros(3, 9)),
+        (DropConnectLinear(8, 4), torch.zeros(3, 9)),
+        (BlockoutConv2d(8, 4, 3, 2), torch.zeros(3, 9, 5, 5)),
+        (BlockoutConv2d(8, 4, 3, 2), torch.zeros(8)),
+    ],
+)
+def test_an_input_of_the_wrong_width_is_refused(layer, x):
+    with pytest.raises(ValueError, match=r"takes 8 .* got an input of shape \("):
+        layer(x)

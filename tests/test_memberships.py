@@ -1,0 +1,237 @@
+"""P_j in its variants: what is drawn, by whom, how often, and what is learned."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from blockout import BlockoutLinear, Memberships, seed_draws
+
+
+def draw(memberships: Memberships, seat: int = 0) -> torch.Tensor:
+    return memberships.assignments(seat, training=True).detach()
+
+
+def test_learned_memberships_start_at_one_half():
+    m = Memberships(5, 3)
+    assert torch.equal(m.probabilities, torch.full((5, 3), 0.5))
+    assert torch.equal(m.logits, torch.zeros(5, 3))
+
+
+@given(p=st.floats(0, 1))
+def test_fixed_memberships_keep_their_probability_exactly(p):
+    m = Memberships(4, 2, probability=p, learned=False)
+    assert torch.equal(m.probabilities, torch.full((4, 2), p))
+    assert list(m.parameters()) == []
+    torch.testing.assert_close(torch.sigmoid(m.logits), m.probabilities, atol=1e-6, rtol=0)
+
+
+@given(p=st.floats(1e-4, 1 - 1e-4))
+def test_learned_memberships_start_at_a_given_probability(p):
+    m = Memberships(4, 2, probability=p)
+    torch.testing.assert_close(m.probabilities, torch.full((4, 2), p), atol=1e-6, rtol=1e-5)
+
+
+def test_a_probability_for_each_node_and_cluster():
+    p = torch.tensor([[0.1, 0.9], [0.5, 0.2], [1.0, 0.0]])
+    assert torch.equal(Memberships(3, 2, probability=p, learned=False).probabilities, p)
+
+
+def test_given_memberships_are_the_given_matrix_in_training_too():
+    hierarchy = torch.tensor([[1, 0], [1, 1], [0, 1], [0, 0]])
+    m = Memberships.given(hierarchy)
+    state = torch.get_rng_state()
+    assert torch.equal(draw(m), hierarchy.float())
+    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
+    assert list(m.parameters()) == []
+
+
+def test_hard_memberships_are_drawn_in_training_and_are_p_in_eval_mode():
+    m = Memberships(50, 6, probability=0.3)
+    assert set(draw(m).unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(m.assignments(0, training=False), m.probabilities)
+
+
+def test_soft_memberships_are_p_in_training_with_the_plain_chain_rule():
+    m = Memberships(5, 3, probability=0.2, hard=False)
+    c = m.assignments(0, training=True)
+    assert torch.equal(c, m.probabilities)
+    c.sum().backward()
+    assert m.logits.grad is not None
+    torch.testing.assert_close(m.logits.grad, torch.full((5, 3), 0.2 * 0.8))
+
+
+def test_the_logits_of_hard_memberships_learn_by_equation_9_through_the_logistic():
+    m = Memberships(40, 3, probability=0.2)
+    c = m.assignments(0, training=True)
+    c.sum().backward()
+    assert m.logits.grad is not None
+    torch.testing.assert_close(m.logits.grad, 0.2 * 0.8 * c.detach())
+
+
+def test_all_neighbours_share_one_draw_and_a_new_forward_draws_anew():
+    m = Memberships(50, 6)
+    producer, consumer, other_consumer = m.join(), m.join(), m.join()
+    steps = []
+    for _ in range(3):
+        first = draw(m, producer)
+        assert torch.equal(draw(m, consumer), first)
+        assert torch.equal(draw(m, other_consumer), first)
+        steps.append(first)
+    assert not torch.equal(steps[0], steps[1])
+    assert not torch.equal(steps[1], steps[2])
+
+
+def test_a_consumer_that_is_trained_by_itself_still_gets_new_draws():
+    m = Memberships(50, 6)
+    m.join()
+    consumer = m.join()
+    assert not torch.equal(draw(m, consumer), draw(m, consumer))
+
+
+def test_forget_makes_the_next_comer_draw():
+    m = Memberships(50, 6)
+    first = draw(m, 0)
+    m.forget()
+    assert not torch.equal(draw(m, 1), first)
+
+
+def test_manual_seed_repeats_the_draws():
+    m = Memberships(50, 6)
+    torch.manual_seed(3)
+    first = [draw(m) for _ in range(2)]
+    torch.manual_seed(3)
+    second = [draw(m) for _ in range(2)]
+    assert torch.equal(torch.stack(first), torch.stack(second))
+
+
+def test_a_generator_of_its_own_leaves_torchs_default_one_alone():
+    m = Memberships(50, 6, generator=torch.Generator().manual_seed(1))
+    state = torch.get_rng_state()
+    first = draw(m)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(100)
+    again = Memberships(50, 6, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(draw(again), first)
+
+
+class Head(nn.Module):
+    """Two neighbours, checkpointed together, apart or not at all."""
+
+    def __init__(self, how: str, reentrant: bool) -> None:
+        super().__init__()
+        self.how, self.reentrant = how, reentrant
+        self.fc2 = BlockoutLinear(12, 12, clusters=3, dtype=torch.float64)
+        self.fc3 = BlockoutLinear(12, 4, clusters=3, inputs=self.fc2.outputs, dtype=torch.float64)
+
+    def forward(self, x):
+        def run(part, x):
+            return checkpoint(part, x, use_reentrant=self.reentrant)
+
+        if self.how == "together":
+            return run(lambda x: self.fc3(self.fc2(x).tanh()), x)
+        if self.how == "apart":
+            return run(self.fc3, run(self.fc2, x).tanh())
+        return self.fc3(self.fc2(x).tanh())
+
+
+def _gradients(how: str, reentrant: bool, own_generator: bool, steps: int = 3):
+    torch.manual_seed(0)
+    head = Head(how, reentrant)
+    if own_generator:
+        seed_draws(head, 5)
+    x = torch.randn(7, 12, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(1)
+    rows = []
+    for _ in range(steps):
+        head.zero_grad()
+        head(x).square().sum().backward()
+        rows.append([p.grad.clone() for p in head.parameters() if p.grad is not None])
+    return rows
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("how", ["together", "apart"])
+def test_a_recomputed_forward_sees_the_same_draw(how, reentrant, own_generator):
+    plain = _gradients("plain", False, own_generator)
+    recomputed = _gradients(how, reentrant, own_generator)
+    for expected, got in zip(plain, recomputed, strict=True):
+        assert len(expected) == len(got) == 7
+        for a, b in zip(expected, got, strict=True):
+            torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_two_forwards_before_one_backward_keep_their_own_draws(reentrant):
+    def gradients(how):
+        torch.manual_seed(0)
+        head = Head(how, reentrant)
+        x = torch.randn(7, 12, dtype=torch.float64, requires_grad=True)
+        (head(x).square().sum() + head(x + 1).square().sum()).backward()
+        return [p.grad for p in head.parameters()]
+
+    for a, b in zip(gradients("plain"), gradients("together"), strict=True):
+        torch.testing.assert_close(b, a)
+
+
+def test_deepcopy_and_pickle_keep_p_and_stand_on_their_own():
+    m = Memberships(5, 3, probability=0.3, generator=torch.Generator().manual_seed(1))
+    for twin in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        assert torch.equal(twin.probabilities, m.probabilities)
+        with torch.no_grad():
+            twin.logits.fill_(2)
+        assert not torch.equal(twin.probabilities, m.probabilities)
+    assert torch.equal(draw(copy.deepcopy(m)), draw(m))
+
+
+def test_reset_restores_the_initial_probability_also_after_the_meta_device():
+    for learned in (True, False):
+        m = Memberships(5, 3, probability=0.25, learned=learned, device="meta")
+        m.to_empty(device="cpu")
+        m.reset_parameters()
+        torch.testing.assert_close(m.probabilities, torch.full((5, 3), 0.25))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_logits_are_refused(value):
+    m = Memberships(4, 3)
+    with torch.no_grad():
+        m.logits[1, 2] = value
+    with pytest.raises(ValueError, match="1 of 12 membership logits are not finite"):
+        m.assignments(0, training=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nodes": 0, "clusters": 2}, "nodes must be at least 1, got 0"),
+        ({"nodes": 3, "clusters": -1}, "clusters must be at least 1, got -1"),
+        ({"probability": 1.5}, r"probability must lie in \[0, 1\], got 1.5"),
+        ({"probability": float("nan")}, r"probability must lie in \[0, 1\], got nan"),
+        ({"probability": 1.0}, "strictly between 0 and 1, got 1"),
+        ({"probability": torch.zeros(2, 2)}, r"shape \(3, 2\), one row a node, got \(2, 2\)"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Memberships(**{"nodes": 3, "clusters": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (torch.tensor([[0.0, 0.5]]), "must be 0 or 1, got 0.5"),
+        (torch.tensor([[0, 2]]), "must be 0 or 1, got 2"),
+        (torch.tensor([0.0, 1.0]), r"must be a \(nodes, clusters\) matrix, got shape \(2,\)"),
+        (torch.tensor([[0.0, float("nan")]]), "must be 0 or 1, got nan"),
+    ],
+)
+def test_a_given_hierarchy_that_is_not_zeros_and_ones_is_refused(matrix, message):
+    with pytest.raises(ValueError, match=message):
+        Memberships.given(matrix)
