@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check lock clean
+.PHONY: demo test check faults lock clean
 
 demo: .venv/ready
 	$(BIN)/python examples/plain_loop.py
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+# Seeds faults into the core one by one; the suite must catch each (some minutes).
+faults: .venv/ready
+	$(BIN)/python scripts/seed_faults.py
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -122,12 +122,14 @@ def test_equation_9_holds_exactly(nodes, k, seed):
     assert torch.equal(p.grad, torch.where(drawn == 1, grad_c, 0.0))
 
 
+@pytest.mark.parametrize("own_generator", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_draws_are_zeros_and_ones_with_the_frequency_of_p(seed):
+def test_draws_are_zeros_and_ones_with_the_frequency_of_p(seed, own_generator):
     """Hoeffding over 6 entries and n draws, false alarm below 1e-6."""
     n = 20_000
     p = torch.tensor([[0.0, 0.1, 0.5], [0.7, 0.99, 1.0]])
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed) if own_generator else None
     draws = torch.stack([draw_assignments(p, generator) for _ in range(n)])
     assert set(draws.unique().tolist()) == {0.0, 1.0}
     bound = math.sqrt(math.log(2 * 6 / 1e-6) / (2 * n))

@@ -12,6 +12,7 @@ from blockout.layers import BlockoutConv2d, BlockoutLayer, BlockoutLinear, DropC
 from blockout.memberships import Memberships, require_positive
 from blockout.neighbours import find_producers
 
+PlainLayer = nn.Linear | nn.Conv2d
 READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that take the weights of their children past the children's own forward."""
 
@@ -55,14 +56,12 @@ def convert(
     producers = _producers(model, names, dict(links or {}))
     result = copy.deepcopy(model)
     variant = {"probability": probability, "hard": hard, "learned": learned}
-    outputs: dict[str, Memberships] = {}
+    done: dict[str | None, BlockoutLayer] = {}
     for name in _producers_first(producers):
         plain = result.get_submodule(name)
-        producer = producers[name]
-        inputs = None if producer is None else outputs[producer]
-        converted = _converted(name, plain, clusters, inputs, variant)
-        outputs[name] = converted.outputs
-        result = _replace(result, plain, converted)
+        assert isinstance(plain, PlainLayer)
+        done[name] = _converted(name, plain, clusters, done.get(producers[name]), variant)
+        result = _replace(result, plain, done[name])
     return result
 
 
@@ -173,19 +172,20 @@ def _producers_first(producers: dict[str, str | None]) -> list[str]:
 
 def _converted(
     name: str,
-    plain: nn.Module,
+    plain: PlainLayer,
     clusters: int,
-    inputs: Memberships | None,
+    producer: BlockoutLayer | None,
     variant: dict,
 ) -> BlockoutLayer:
-    assert isinstance(plain, nn.Linear | nn.Conv2d)
     weight = plain.weight
     nodes_out, features_in = weight.shape[:2]
     place = {"device": weight.device, "dtype": weight.dtype}
-    per_node = _features_per_node(name, plain, inputs)
-    inputs = inputs or Memberships(features_in, clusters, **variant, **place)
+    per_node = _features_per_node(name, plain, producer)
+    own = producer is None
     common = {
-        "inputs": inputs,
+        "inputs": Memberships(features_in, clusters, **variant, **place)
+        if own
+        else producer.outputs,
         "outputs": Memberships(nodes_out, clusters, **variant, **place),
         "bias": plain.bias is not None,
         **place,
@@ -195,35 +195,35 @@ def _converted(
             features_in, nodes_out, clusters, features_per_node=per_node, **common
         )
     else:
-        layer = BlockoutConv2d(
-            features_in, nodes_out, plain.kernel_size, clusters, stride=plain.stride,
-            padding=plain.padding, dilation=plain.dilation, padding_mode=plain.padding_mode,
-            **common,
-        )  # fmt: skip
+        names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        geometry = {name: getattr(plain, name) for name in names}
+        layer = BlockoutConv2d(features_in, nodes_out, clusters=clusters, **geometry, **common)
     _keep_values(plain, layer)
     return layer.train(plain.training)
 
 
-def _features_per_node(name: str, plain: nn.Module, inputs: Memberships | None) -> int:
+def _features_per_node(name: str, plain: PlainLayer, producer: BlockoutLayer | None) -> int:
+    """1, or height x width where a linear layer reads the flattened channels of a convolution."""
     features_in = plain.weight.shape[1]
-    if inputs is None:
+    if producer is None:
         return 1
-    per_node, rest = divmod(features_in, inputs.nodes)
-    if rest or (per_node > 1 and isinstance(plain, nn.Conv2d)):
+    per_node, rest = divmod(features_in, producer.outputs.nodes)
+    flattens = isinstance(plain, nn.Linear) and isinstance(producer, BlockoutConv2d)
+    if rest or (per_node > 1 and not flattens):
         raise ValueError(
-            f"{name} reads {features_in} features, which are not the {inputs.nodes} nodes of its "
-            f"producer; write links={{'{name}': None}} for memberships of its own"
+            f"{name} reads {features_in} features, which are not the {producer.outputs.nodes} "
+            f"nodes of its producer; write links={{'{name}': None}} for memberships of its own"
         )
     return per_node
 
 
-def _keep_values(plain: nn.Module, layer: BlockoutLayer) -> None:
+def _keep_values(plain: PlainLayer, layer: BlockoutLayer) -> None:
     """W~ = W / mask, so that Eq. 5 gives W again; bias and frozen flags as they were."""
     with torch.no_grad():
         layer.weight.fill_(1)
         layer.weight.copy_(plain.weight / layer.expected_weight())
         layer.weight.requires_grad_(plain.weight.requires_grad)
-        if layer.bias is not None:
+        if plain.bias is not None and layer.bias is not None:
             layer.bias.copy_(plain.bias)
             layer.bias.requires_grad_(plain.bias.requires_grad)
 

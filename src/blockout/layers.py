@@ -1,8 +1,9 @@
 """A linear layer and a convolution with masked weights, and their cousin DropConnect."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -116,7 +117,7 @@ class BlockoutLayer(nn.Module, ABC):
         if seat == 0:
             self.add_module(side, memberships)
         else:
-            self.__dict__[side] = memberships
+            object.__setattr__(self, side, memberships)  # referred to, not registered
         return seat
 
 
@@ -194,6 +195,8 @@ class BlockoutConv2d(BlockoutLayer):
     torch.Size([2, 10])
     """
 
+    _geometry: nn.Conv2d
+
     def __init__(
         self,
         in_channels: int,
@@ -204,7 +207,7 @@ class BlockoutConv2d(BlockoutLayer):
         stride: int | tuple[int, int] = 1,
         padding: int | tuple[int, int] | str = 0,
         dilation: int | tuple[int, int] = 1,
-        padding_mode: str = "zeros",
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
         inputs: Memberships | None = None,
         outputs: Memberships | None = None,
         hard: bool = True,
@@ -225,18 +228,14 @@ class BlockoutConv2d(BlockoutLayer):
         )  # fmt: skip
         self.in_channels, self.out_channels = in_channels, out_channels
         geometry.register_parameter("weight", None)
-        self.__dict__["_geometry"] = geometry
+        object.__setattr__(self, "_geometry", geometry)
 
     def forward(self, x: Float[Tensor, "*batch c_in h w"]) -> Float[Tensor, "*batch c_out h2 w2"]:
         require_width(self, x, -3, self.in_channels)
         return self._geometry._conv_forward(x, self.masked_weight(), self.bias)
 
     def to_plain(self) -> nn.Conv2d:
-        g = self._geometry
-        plain = nn.Conv2d(
-            self.in_channels, self.out_channels, g.kernel_size, g.stride, g.padding, g.dilation,
-            padding_mode=g.padding_mode, bias=self.bias is not None, device="meta",
-        )  # fmt: skip
+        plain = copy.deepcopy(self._geometry)
         return _with_values(plain, self, self.expected_weight(), self.bias)
 
     def extra_repr(self) -> str:

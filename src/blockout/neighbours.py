@@ -52,8 +52,6 @@ class Origin:
     """The named layer whose output nodes these are; None for all else."""
     channels: bool = False
     """Nodes are the second of four dimensions; otherwise they are the last dimension."""
-    flattened: bool = False
-    """Channels were flattened with height and width into the last dimension."""
     unclear: str | None = None
     """A step on the way that may not keep the nodes in place."""
 
@@ -114,27 +112,32 @@ def _passed_on(
 ) -> frozenset[Origin]:
     """The origins behind one step that is not a named layer."""
     step = _kind(node, modules)
-    if step == "source":
+    if step == "source" or not node.all_input_nodes:
         return frozenset({Origin(None)})
+    if step == "size":
+        return frozenset()
     if step == "elementwise":
-        return sources or frozenset({Origin(None)})
+        return sources
     result = set()
     for origin in sources:
         if origin.layer is None or origin.unclear or (step == "pooling" and origin.channels):
             result.add(origin)
         elif step == "flatten":
-            flattened = origin.flattened or origin.channels
-            result.add(Origin(origin.layer, channels=False, flattened=flattened))
+            result.add(Origin(origin.layer))
         else:
             what = f"module {node.target}" if node.op == "call_module" else str(node.name)
             result.add(Origin(origin.layer, unclear=what))
-    return frozenset(result) or frozenset({Origin(None)})
+    return frozenset(result)
 
 
 def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str:
-    """source (new nodes), elementwise, pooling, flatten, or other."""
+    """source (new nodes), size (no nodes at all), elementwise, pooling, flatten, or other."""
     if node.op in ("placeholder", "get_attr"):
         return "source"
+    if node.target in ("size", "dim", "numel") or (
+        node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype")
+    ):
+        return "size"
     if node.op == "output":
         return "elementwise"
     if node.op == "call_module":
@@ -169,7 +172,7 @@ def _flattens(node: fx.Node) -> bool:
         return len(rest) == 2 and -1 in rest
     if node.target in (torch.mean, "mean"):
         dims = rest[0] if rest else node.kwargs.get("dim")
-        return isinstance(dims, list | tuple) and sorted(dims) in ([2, 3], [-2, -1])
+        return isinstance(dims, list | tuple) and set(dims) in ({2, 3}, {-2, -1})
     return False
 
 
@@ -185,9 +188,7 @@ def _decide(name: str, layer: nn.Module, sources: frozenset[Origin]) -> str | No
         who = " and ".join(sorted(p or "a layer that is not converted" for p in producers))
         raise _unclear(name, f"the nodes of {who} are joined before it")
     (producer,) = producers
-    places = {(origin.channels, origin.flattened) for origin in sources}
-    wants_channels = isinstance(layer, nn.Conv2d)
-    if any(channels != wants_channels for channels, _ in places):
+    if any(origin.channels != isinstance(layer, nn.Conv2d) for origin in sources):
         raise _unclear(name, f"it does not read the channels of {producer} as its inputs")
     return producer
 
