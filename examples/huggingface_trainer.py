@@ -61,5 +61,5 @@ if __name__ == "__main__":
             compute_metrics=accuracy,
         )
         trainer.train()
-        result = trainer.evaluate(test)
+        result = trainer.evaluate(test)  # pyright: ignore[reportArgumentType]
     print(f"test accuracy {result['eval_accuracy']:.3f}")

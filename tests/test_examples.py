@@ -49,7 +49,7 @@ def test_the_readme_shows_the_library_in_twenty_lines():
 
 def test_importing_the_core_loads_nothing_beyond_torch_jaxtyping_and_safetensors(tmp_path):
     code = """
-import sys, torch
+import sys, jaxtyping, torch
 before = set(sys.modules)
 import blockout
 new = {name.split(".")[0] for name in set(sys.modules) - before}

@@ -330,6 +330,15 @@ class DropConnectLinear(nn.Module):
         )
 
 
+def memberships_of(model: nn.Module) -> dict[str, Memberships]:
+    """P_0, P_1, ... of a model's Blockout layers, in the order in which the model lists them."""
+    found: list[Memberships] = []
+    for layer in model.modules():
+        if isinstance(layer, BlockoutLayer):
+            found += [m for m in (layer.inputs, layer.outputs) if m not in found]
+    return {f"P_{j}": memberships for j, memberships in enumerate(found)}
+
+
 def _nodes_in(features_in: int, features_per_node: int) -> int:
     require_positive(features_per_node=features_per_node)
     nodes, rest = divmod(features_in, features_per_node)

@@ -81,6 +81,23 @@ def sample_predictions(
     return SampledPrediction(mean, (squares / (draws - 1)).sqrt())
 
 
+class SampledModel(nn.Module):
+    """A model whose outputs are the logarithm of the mean probability over sampled architectures.
+
+    For evaluation wherever a model is called: ``SampledModel(net, draws=32)(x).argmax(1)``.
+    """
+
+    def __init__(self, model: nn.Module, draws: int = 32) -> None:
+        super().__init__()
+        self.model, self.draws = model, draws
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        mean, _ = sample_predictions(
+            self.model, *inputs, draws=self.draws, transform=lambda y: y.softmax(-1)
+        )
+        return mean.log()
+
+
 @contextmanager
 def _sampling(model: nn.Module) -> Iterator[list[Memberships]]:
     """Eval mode, in which memberships and DropConnect masks are drawn all the same."""

@@ -1,0 +1,163 @@
+"""Decoded images on disk, so that a second start neither decodes nor imports a decoder.
+
+    <cache>/decoded/<name>-<key>/images.npy     all images, memory-mapped when read
+                                 rows.npy       label, split, sums and sums of squares of each image
+                                 about.json     classes, groups, notes, checksums of the two
+
+An entry is written beside its place and renamed, so a reader finds all of it or nothing. An entry
+whose checksums do not hold is rebuilt.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from blockout.data.config import CACHE_DIR_VARIABLE, DataError
+from blockout.data.tables import Catalogue
+
+VERSION = 1
+"""Part of every key; raise it when the meaning of the files or of decoding changes."""
+
+Json = TypeVar("Json")
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A data set in memory."""
+
+    catalogue: Catalogue
+    images: UInt8[np.ndarray, "n size size 3"]
+    moments: Int64[np.ndarray, "n 6"]
+    """Sum of the three channels of every image, then their sums of squares."""
+
+
+def moments_of(
+    images: UInt8[np.ndarray, "n size size 3"], chunk: int = 512
+) -> Int64[np.ndarray, "n 6"]:
+    """Sum of each channel and of its squares, exactly; any subset has its mean from these."""
+    moments = np.empty((len(images), 6), np.int64)
+    for first in range(0, len(images), chunk):
+        pixels = images[first : first + chunk].reshape(-1, images.shape[1] ** 2, 3).astype(np.int64)
+        moments[first : first + chunk, :3] = pixels.sum(1)
+        moments[first : first + chunk, 3:] = np.einsum("npc,npc->nc", pixels, pixels)
+    return moments
+
+
+def key_of(*facts: object) -> str:
+    return hashlib.sha256(json.dumps([VERSION, *facts]).encode()).hexdigest()[:16]
+
+
+def read(folder: Path, entry: str) -> Decoded | None:
+    """The entry, or nothing when it is missing or damaged."""
+    place = folder / "decoded" / entry
+    try:
+        about = json.loads((place / "about.json").read_text())
+        if about.pop("checksums") != _checksums(place):
+            return None
+        rows = np.load(place / "rows.npy")
+        images = np.load(place / "images.npy", mmap_mode="c")
+    except (OSError, ValueError, LookupError, AttributeError):
+        return None
+    about = {name: tuple(v) if isinstance(v, list) else v for name, v in about.items()}
+    catalogue = Catalogue(labels=rows[:, 0].copy(), parts=rows[:, 1].copy(), **about)
+    return Decoded(catalogue, np.asarray(images), rows[:, 2:])
+
+
+def write(folder: Path, entry: str, decoded: Decoded) -> None:
+    """Keep the entry, in place of any that was there.
+
+    Raises:
+        DataError: `folder` cannot be written; the message says how to name another one.
+    """
+    with _writing(folder):
+        place = folder / "decoded" / entry
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{entry}.", dir=place.parent))
+        try:
+            _save(unfinished, decoded)
+            shutil.rmtree(place, ignore_errors=True)
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _save(place: Path, decoded: Decoded) -> None:
+    catalogue = decoded.catalogue
+    np.save(place / "images.npy", decoded.images)
+    np.save(
+        place / "rows.npy",
+        np.column_stack([catalogue.labels, catalogue.parts, decoded.moments]),
+    )
+    about = {
+        "classes": catalogue.classes,
+        "groups": catalogue.groups,
+        "group_names": catalogue.group_names,
+        "notes": catalogue.notes,
+        "checksums": _checksums(place),
+    }
+    (place / "about.json").write_text(json.dumps(about))
+
+
+@contextlib.contextmanager
+def locked(folder: Path, entry: str) -> Iterator[None]:
+    """Of several processes that want an entry, one at a time."""
+    from filelock import FileLock
+
+    with _writing(folder):
+        place = folder / "decoded"
+        place.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place / f"{entry}.lock")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def remembered(folder: Path, entry: str, compute: Callable[[], Json]) -> Json:
+    """A small result as JSON: from disk, or else computed and kept there."""
+    place = folder / "results" / f"{entry}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(place.read_text())
+    result = compute()
+    with _writing(folder):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(result))
+        unfinished.replace(place)
+    return result
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot write to the cache folder {folder}: {error.strerror or error}; "
+            f"name another by --cache or {CACHE_DIR_VARIABLE}"
+        ) from error
+
+
+def _checksums(place: Path) -> dict[str, int]:
+    return {name: _crc(place / name) for name in ("images.npy", "rows.npy")}
+
+
+def _crc(file: Path) -> int:
+    """CRC-32 of a file; a gigabyte takes about a second."""
+    crc = 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc

@@ -1,0 +1,260 @@
+"""Folders of images: which files there are, and which class and split each belongs to.
+
+root/class/image                      one folder a class
+root/group/class/image                classes in groups
+root/train/..., root/val|test/...     either of them, divided beforehand
+"""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from blockout.data.config import DataError
+from blockout.data.tables import HOLDOUT, TEST, TRAIN, Catalogue, Table, join
+
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp", ".tif", ".tiff",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga", ".ico", ".avif",
+)  # fmt: skip
+SPLIT_NAMES = {
+    "train": "train", "training": "train", "test": "test", "testing": "test",
+    "val": "val", "valid": "val", "validation": "val", "dev": "val",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The image files of one split, in order, relative to its folder; plain strings, for there may
+    be millions."""
+
+    folder: Path
+    images: tuple[str, ...]
+    empty: tuple[str, ...]
+    """Folders without any image in or below them."""
+    ignored: Counter
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How folder names become classes."""
+
+    nested: bool
+    """group/class/image; else the top folder is the class, however deep the image lies."""
+    groups: dict[str, str]
+
+    def class_of(self, image: str) -> str:
+        return image.split(os.sep, 2)[1 if self.nested else 0]
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder that has been listed and found in order; nothing has been decoded."""
+
+    splits: dict[str, Listing]
+    naming: Naming
+    notes: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a file comes, goes, or is rewritten."""
+        digest = hashlib.sha256()
+        for name, listing in self.splits.items():
+            for image in listing.images:
+                stamp = _stamp(os.path.join(listing.folder, image))
+                digest.update(f"{name}/{image}|{stamp}\n".encode())
+        return digest.hexdigest()
+
+    def open(self) -> Table:
+        from datasets import Dataset
+
+        listings = self.splits.items()
+        names = [[self.naming.class_of(i) for i in one.images] for _, one in listings]
+        classes, labels = np.unique(
+            np.concatenate([np.array(n) for n in names]), return_inverse=True
+        )
+        codes = part_codes(self.splits)
+        parts = np.repeat([codes[name] for name in self.splits], [len(n) for n in names])
+        groups, group_names = self._groups(classes.tolist())
+        catalogue = Catalogue(
+            tuple(classes.tolist()), groups, group_names, labels.astype(np.int64), parts, self.notes
+        )
+        files = {
+            name: Dataset.from_dict({"file": [os.path.join(one.folder, i) for i in one.images]})
+            for name, one in listings
+        }
+        return Table(catalogue, join(files, "file"))
+
+    def _groups(
+        self, classes: list[str]
+    ) -> tuple[tuple[int, ...], tuple[str, ...]] | tuple[None, None]:
+        if not self.naming.groups:
+            return None, None
+        names = sorted(set(self.naming.groups.values()))
+        return tuple(names.index(self.naming.groups[c]) for c in classes), tuple(names)
+
+
+def _stamp(file: str) -> str:
+    """Size and time of the last change; a link into nothing is told when the image is read."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return "missing"
+    return f"{status.st_size}|{status.st_mtime_ns}"
+
+
+def part_codes(splits: Collection[str]) -> dict[str, int]:
+    """Which part each split plays: a validation split is the hold-out beside a test split, else the
+    test."""
+    return {"train": TRAIN, "test": TEST, "val": HOLDOUT if "test" in splits else TEST}
+
+
+def list_folder(root: Path) -> ImageFolder:
+    """List a folder of images and check its classes.
+
+    Raises:
+        DataError: no images, images without a class folder, an empty class folder, class names that
+            differ between splits.
+    """
+    splits, strangers = _split_folders(root)
+    listings = {name: _list_images(folder) for name, folder in splits.items()}
+    naming = _naming(listings["train"].images)
+    for listing in listings.values():
+        _check_listing(listing, naming)
+    _check_same_classes(listings, naming)
+    listings = {name: _without_loose(listing) for name, listing in listings.items()}
+    return ImageFolder(listings, naming, tuple(_notes(root, splits, listings, strangers, naming)))
+
+
+def _split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
+    """The split folders by their plain names, and other folders beside them.
+
+    `train` is a split when it holds folders: a class of railway trains holds images.
+    """
+    folders = sorted(
+        entry for entry in root.iterdir() if entry.is_dir() and not _hidden(entry.name)
+    )
+    splits: dict[str, Path] = {}
+    for folder in folders:
+        if name := SPLIT_NAMES.get(folder.name.lower()):
+            if name in splits:
+                raise DataError(
+                    f"{root} has both {splits[name].name}/ and {folder.name}/; "
+                    "keep one folder for each split"
+                )
+            splits[name] = folder
+    if "train" in splits and any(
+        e.is_dir() and not _hidden(e.name) for e in splits["train"].iterdir()
+    ):
+        ordered = {name: splits[name] for name in ("train", "val", "test") if name in splits}
+        return ordered, [f.name for f in folders if f not in splits.values()]
+    if "train" in splits and len(splits) == len(folders):
+        raise DataError(
+            f"{splits['train']} has no class folders; "
+            f"expected {splits['train'].name}/<class>/<image>"
+        )
+    return {"train": root}, []
+
+
+def _depth(image: str) -> int:
+    return image.count(os.sep)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "__", "@"))
+
+
+def _list_images(folder: Path) -> Listing:
+    images, empty, ignored = [], [], Counter()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(f for f in folders if not _hidden(f))
+        here = os.path.relpath(place, folder)
+        found = 0
+        for file in sorted(f for f in files if not f.startswith(".")):
+            suffix = Path(file).suffix.lower()
+            if suffix in SUFFIXES:
+                images.append(os.path.normpath(os.path.join(here, file)))
+                found += 1
+            else:
+                ignored[suffix or "no suffix"] += 1
+        if not found and not folders:
+            empty.append(here)
+    return Listing(folder, tuple(images), tuple(empty), ignored)
+
+
+def _naming(images: tuple[str, ...]) -> Naming:
+    """group/class/image when every image lies that deep and no class name is found in two
+    groups."""
+    pairs = {tuple(image.split(os.sep)[:2]) for image in images if _depth(image) == 2}
+    groups = {name: group for group, name in pairs}
+    nested = all(_depth(image) in (0, 2) for image in images) and len(groups) == len(pairs) > 1
+    several = len(set(groups.values())) > 1
+    return Naming(nested, groups if nested and several else {})
+
+
+def _check_listing(listing: Listing, naming: Naming) -> None:
+    folder = listing.folder
+    if not listing.images:
+        raise DataError(
+            f"{folder} holds no images; expected one folder a class: {folder}/<class>/<image>"
+        )
+    if all(_depth(image) == 0 for image in listing.images):
+        raise DataError(
+            f"the images of {folder} lie directly in it; "
+            f"expected one folder a class: {folder}/<class>/<image>"
+        )
+    levels = naming.nested + 1
+    classes = {tuple(image.split(os.sep)[:levels]) for image in listing.images}
+    for empty in listing.empty:
+        if tuple(empty.split(os.sep)[:levels]) not in classes:
+            raise DataError(f"class folder {folder / empty} holds no images; fill it or remove it")
+
+
+def _check_same_classes(listings: dict[str, Listing], naming: Naming) -> None:
+    names = {
+        split: {naming.class_of(i) for i in listing.images if _depth(i) > naming.nested}
+        for split, listing in listings.items()
+    }
+    for split in names.keys() - {"train"}:
+        lacking, unknown = names["train"] - names[split], names[split] - names["train"]
+        if lacking or unknown:
+            raise DataError(
+                f"{listings['train'].folder} and {listings[split].folder} must have the same "
+                f"classes; "
+                f"only in the first: {listed(lacking)}; only in the second: {listed(unknown)}"
+            )
+
+
+def _without_loose(listing: Listing) -> Listing:
+    classed = tuple(image for image in listing.images if _depth(image) > 0)
+    return Listing(listing.folder, classed, listing.empty, listing.ignored)
+
+
+def _notes(
+    root: Path,
+    splits: dict[str, Path],
+    listings: dict[str, Listing],
+    strangers: list[str],
+    naming: Naming,
+) -> list[str]:
+    notes = []
+    if ignored := sum((listing.ignored for listing in listings.values()), Counter()):
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(5))
+        notes.append(f"ignored {ignored.total()} files that are not images ({kinds})")
+    if strangers:
+        notes.append(f"ignored folders beside {splits['train'].name}/: {listed(set(strangers))}")
+    if not naming.nested and any(_depth(image) > 1 for image in listings["train"].images):
+        notes.append(
+            f"the folders directly in {splits['train']} are the classes; deeper ones are not"
+        )
+    return notes
+
+
+def listed(names: set[str], most: int = 5) -> str:
+    """`'a', 'b' and 7 more`, or `none`."""
+    shown = ", ".join(repr(name) for name in sorted(names)[:most]) or "none"
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,255 @@
+"""From a DataConfig to images that are ready to train on."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from blockout.data import cache, shapes
+from blockout.data.cache import Decoded
+from blockout.data.config import DataConfig, DataError
+from blockout.data.division import Index, check, divide
+from blockout.data.images import Channels, centre_square
+from blockout.data.sources import GENERATED, Source, find
+from blockout.data.splits import MemorySplit, Split
+from blockout.data.streams import StreamSplit, unreadable
+from blockout.data.tables import TEST, TRAIN, Catalogue, Rows, Table
+
+MEMORY_LIMIT = 1 << 30
+"""Bytes of decoded images up to which a set is kept in memory (1 GiB: CIFAR takes 0.17)."""
+
+SMALL = (28, 64)
+"""Sizes between which small images keep their own."""
+
+SAMPLE = 1024
+"""Training images from which a streamed set takes its mean and standard deviation."""
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set, divided and ready to be read in batches."""
+
+    name: str
+    classes: tuple[str, ...]
+    groups: tuple[int, ...] | None
+    """Index into `group_names` for every class, where the data knows groups of classes."""
+    group_names: tuple[str, ...] | None
+    train: Split
+    holdout: Split
+    """Part of the training set, for choices; empty unless asked for."""
+    test: Split
+    mean: Channels
+    std: Channels
+    image_size: int
+    class_weights: Float32[Tensor, " classes"] | None
+    """With `balance`: inverse to the class's share, 1 on average over the training images."""
+    notes: tuple[str, ...]
+    """What a user should be told: class sizes, skipped files, how the set was divided."""
+
+
+def load(config: DataConfig) -> ImageData:
+    """Find, check, decode (or prepare to stream) and divide the data.
+
+    Raises:
+        DataError: the data is missing, damaged or unfit; nothing has been trained yet.
+    """
+    if config.data == GENERATED:
+        return _in_memory(GENERATED, _generated(config), config)
+    source = find(config.data, config.cache_folder)
+    key = cache.key_of(source.fingerprint, config.image_size, config.skip_corrupt)
+    entry = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', source.name)}-{key}"
+    opened = None if config.stream else cache.read(config.cache_folder, entry)
+    if opened is None:
+        with cache.locked(config.cache_folder, entry):
+            opened = _open(source, entry, config)
+    if isinstance(opened, Decoded):
+        return _in_memory(source.name, opened, config)
+    return _streamed(source, opened, config)
+
+
+def _open(source: Source, entry: str, config: DataConfig) -> Decoded | Table:
+    """The images in memory, or the table where they shall be streamed."""
+    if not config.stream and (found := cache.read(config.cache_folder, entry)) is not None:
+        return found
+    table = source.open()
+    check(table.catalogue, source.name)
+    size = config.image_size or _natural_size(table.rows)
+    too_large = len(table.rows) * size**2 * 3 > MEMORY_LIMIT
+    if config.stream or (config.stream is None and too_large):
+        return table
+    decoded = _decode(table, size, config.skip_corrupt)
+    check(decoded.catalogue, source.name)
+    cache.write(config.cache_folder, entry, decoded)
+    if source.scratch:
+        shutil.rmtree(source.scratch, ignore_errors=True)
+    return decoded
+
+
+def _natural_size(rows: Rows) -> int:
+    """The median shorter side, within 28 to 64, of small images; 224 for all others."""
+    sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), 64)).astype(np.int64))
+    sides = [min(image.size) for image in sample.images() if not isinstance(image, DataError)]
+    side = int(np.median(sides)) if sides else SMALL[0]
+    return min(max(side, SMALL[0]), SMALL[1]) if side <= 1.5 * SMALL[1] else 224
+
+
+def _decode(table: Table, size: int, skip_corrupt: bool) -> Decoded:
+    """Every image's centre square; a damaged one stops, or is left out and noted."""
+    images = np.empty((len(table.rows), size, size, 3), np.uint8)
+    errors: dict[int, str] = {}
+    for place, image in enumerate(table.rows.images()):
+        if not isinstance(image, DataError):
+            images[place] = centre_square(image, size)
+        elif skip_corrupt:
+            errors[place] = str(image)
+        else:
+            raise image
+    if errors:
+        table = _without(table, errors)
+        images = np.delete(images, list(errors), axis=0)
+    return Decoded(table.catalogue, images, cache.moments_of(images))
+
+
+def _without(table: Table, errors: dict[int, str]) -> Table:
+    """The table less its unreadable images (place: what is wrong), with a note of them."""
+    kept = np.setdiff1d(np.arange(len(table.rows)), list(errors))
+    shown = "; ".join(list(errors.values())[:3]) + ("; ..." if len(errors) > 3 else "")
+    known = table.catalogue
+    catalogue = replace(
+        known,
+        labels=known.labels[kept],
+        parts=known.parts[kept],
+        notes=(*known.notes, f"skipped {len(errors)} unreadable images: {shown}"),
+    )
+    return Table(catalogue, table.rows.take(kept))
+
+
+def _generated(config: DataConfig) -> Decoded:
+    if config.stream or config.image_size not in (None, shapes.SIZE):
+        raise DataError(
+            f"--data {GENERATED} is generated in memory at {shapes.SIZE} pixels; "
+            "leave out --stream and --image_size, or name other data"
+        )
+    images, labels = zip(
+        shapes.generate(shapes.TRAIN_PER_CLASS, config.data_seed, TRAIN),
+        shapes.generate(shapes.TEST_PER_CLASS, config.data_seed, TEST),
+        strict=True,
+    )
+    parts = np.repeat([TRAIN, TEST], [len(some) for some in labels])
+    catalogue = Catalogue(
+        shapes.CLASSES, shapes.GROUPS, shapes.GROUP_NAMES, np.concatenate(labels), parts
+    )
+    pixels = np.concatenate(images)
+    return Decoded(catalogue, pixels, cache.moments_of(pixels))
+
+
+def _in_memory(name: str, decoded: Decoded, config: DataConfig) -> ImageData:
+    known, size = decoded.catalogue, decoded.images.shape[1]
+    images = torch.from_numpy(decoded.images)
+
+    def statistics(train: Index) -> tuple[Channels, Channels]:
+        return _mean_and_std(decoded.moments[train], size)
+
+    def split(index: Index, mean: Channels, std: Channels) -> Split:
+        labels = torch.from_numpy(known.labels[index])
+        return MemorySplit(images, torch.from_numpy(index), labels, mean, std)
+
+    return _assembled(name, known, config, size, statistics, split)
+
+
+def _streamed(source: Source, table: Table, config: DataConfig) -> ImageData:
+    """Only a sample of the images is decoded now, for mean and standard deviation.
+
+    With `skip_corrupt` every image is read once, by the workers, and the result remembered: what is
+    skipped must be known before the first batch, or a resumed run would see other batches.
+    """
+    workers = _processors() if config.workers is None else config.workers
+    if config.skip_corrupt:
+        table = _without_unreadable(source, table, config.cache_folder, workers)
+    known, rows = table.catalogue, table.rows
+    size = config.image_size or _natural_size(rows)
+
+    def statistics(train: Index) -> tuple[Channels, Channels]:
+        chosen = np.random.default_rng(config.data_seed).permutation(train)[:SAMPLE]
+        key = cache.key_of(source.fingerprint, size, chosen.tolist())
+        moments = cache.remembered(
+            config.cache_folder, f"moments-{key}", lambda: _moments(rows.take(chosen), size)
+        )
+        return _mean_and_std(np.array(moments), size)
+
+    def split(index: Index, mean: Channels, std: Channels) -> Split:
+        labels = torch.from_numpy(known.labels[index])
+        return StreamSplit(rows.take(index), labels, size, mean, std, workers)
+
+    return _assembled(source.name, known, config, size, statistics, split)
+
+
+def _without_unreadable(source: Source, table: Table, folder: Path, workers: int) -> Table:
+    entry = f"unreadable-{cache.key_of(source.fingerprint)}"
+    errors = cache.remembered(folder, entry, lambda: unreadable(table.rows, workers))
+    table = _without(table, {int(place): error for place, error in errors}) if errors else table
+    check(table.catalogue, source.name)
+    return table
+
+
+def _assembled(
+    name: str,
+    known: Catalogue,
+    config: DataConfig,
+    size: int,
+    statistics: Callable[[Index], tuple[Channels, Channels]],
+    split: Callable[[Index, Channels, Channels], Split],
+) -> ImageData:
+    """Divide the images; `statistics` of the training images normalise every `split`."""
+    division = divide(known, config)
+    mean, std = statistics(division.train)
+    return ImageData(
+        name=name,
+        classes=known.classes,
+        groups=known.groups,
+        group_names=known.group_names,
+        train=split(division.train, mean, std),
+        holdout=split(division.holdout, mean, std),
+        test=split(division.test, mean, std),
+        mean=mean,
+        std=std,
+        image_size=size,
+        class_weights=_weights(known, division.train) if config.balance else None,
+        notes=known.notes + division.notes,
+    )
+
+
+def _moments(rows: Rows, size: int) -> list[list[int]]:
+    moments = []
+    for image in rows.images():
+        if isinstance(image, DataError):
+            raise image
+        moments.extend(cache.moments_of(centre_square(image, size)[None]).tolist())
+    return moments
+
+
+def _mean_and_std(moments: Int64[np.ndarray, "n 6"], size: int) -> tuple[Channels, Channels]:
+    """Of every channel in [0, 1]; a channel that never varies counts as one grey level wide."""
+    first, second = (moments.sum(0) / (len(moments) * size**2)).reshape(2, 3)
+    std = np.sqrt(np.maximum(second - first**2, 1.0))
+    mean_1, mean_2, mean_3 = (first / 255).tolist()
+    std_1, std_2, std_3 = (std / 255).tolist()
+    return (mean_1, mean_2, mean_3), (std_1, std_2, std_3)
+
+
+def _weights(known: Catalogue, train: Index) -> Float32[Tensor, " classes"]:
+    counts = np.bincount(known.labels[train], minlength=len(known.classes))
+    return torch.from_numpy(len(train) / (len(counts) * counts)).float()
+
+
+def _processors() -> int:
+    """Worker processes by default: one fewer than this process may use, at most 8."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(max((usable or 1) - 1, 1), 8)

@@ -1,0 +1,124 @@
+"""Images of large sets, decoded by worker processes while the network trains."""
+
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from blockout.data.config import DataError
+from blockout.data.images import Channels, centre_square, normalise, random_crop
+from blockout.data.splits import Batch, Split
+from blockout.data.tables import Rows
+
+
+@final
+class StreamSplit(Split):
+    """Images decoded while training by worker processes; memory does not grow with the images.
+
+    Training sees a random resized crop, mirrored half of the time; evaluation the centre square.
+
+    Args:
+        rows: where the images are.
+        labels: their classes.
+        image_size: height and width.
+        mean, std: of the training images, in [0, 1].
+        workers: processes that decode; 0 decodes in this one.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        labels: Int64[Tensor, " n"],
+        image_size: int,
+        mean: Channels,
+        std: Channels,
+        workers: int,
+    ) -> None:
+        self.labels = labels
+        self._rows, self._size, self._mean, self._std = rows, image_size, mean, std
+        self._workers = workers
+
+    def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:
+        index = np.asarray(indices, dtype=np.int64)
+        pixels = _Crops(self._rows, self._size)[index, np.full(len(index), -1)]
+        if isinstance(pixels, DataError):
+            raise pixels
+        return pixels
+
+    def _read(
+        self, order: np.ndarray, spans: list[slice], rng: np.random.Generator | None
+    ) -> Iterator[Batch]:
+        seeds = rng.integers(0, 2**63, len(order)) if rng else np.full(len(order), -1)
+        pairs = [(order[span], seeds[span]) for span in spans]
+        for pixels, (index, _) in zip(self._loader(pairs), pairs, strict=True):
+            if isinstance(pixels, DataError):
+                raise pixels
+            yield normalise(pixels, self._mean, self._std), self.labels[torch.from_numpy(index)]
+
+    def _loader(self, pairs: list[tuple[np.ndarray, np.ndarray]]) -> DataLoader:
+        return _in_workers(_Crops(self._rows, self._size), pairs, self._workers)
+
+
+def _in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLoader:
+    """`dataset[key]` for every key, in order, computed by `workers` processes.
+
+    The loader has a random generator of its own: the usual one takes a number from torch's global
+    generator at every start, which would change the draws of the training that it serves."""
+    return DataLoader(
+        dataset,
+        sampler=keys,  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=workers,
+        generator=torch.Generator(),
+    )
+
+
+class _Crops(Dataset):
+    """Indexed by (which images, their seeds), the part of one batch; seed -1: the centre square.
+
+    A damaged image is returned as the error: raised in a worker, it would arrive with the worker's
+    traceback for a message.
+    """
+
+    def __init__(self, rows: Rows, size: int) -> None:
+        self.rows, self.size = rows, size
+
+    def __getitem__(
+        self, pair: tuple[np.ndarray, np.ndarray]
+    ) -> UInt8[Tensor, "n height width 3"] | DataError:
+        pixels = np.empty((len(pair[0]), self.size, self.size, 3), np.uint8)
+        try:
+            for out, index, seed in zip(pixels, *pair, strict=True):
+                out[:] = self._crop(int(index), int(seed))
+        except DataError as error:
+            return error
+        return torch.from_numpy(pixels)
+
+    def _crop(self, index: int, seed: int) -> UInt8[np.ndarray, "size size 3"]:
+        image = self.rows.image(index)
+        if seed < 0:
+            return centre_square(image, self.size)
+        return random_crop(image, self.size, np.random.default_rng(seed))
+
+
+def unreadable(rows: Rows, workers: int, chunk: int = 256) -> list[tuple[int, str]]:
+    """The places of damaged images and what is wrong with each; decodes every image once."""
+    chunks = [range(first, min(first + chunk, len(rows))) for first in range(0, len(rows), chunk)]
+    return [found for errors in _in_workers(_Errors(rows), chunks, workers) for found in errors]
+
+
+class _Errors(Dataset):
+    """Indexed by a range of places."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __getitem__(self, places: range) -> list[tuple[int, str]]:
+        images = self.rows.take(np.array(places)).images()
+        return [
+            (p, str(i)) for p, i in zip(places, images, strict=True) if isinstance(i, DataError)
+        ]

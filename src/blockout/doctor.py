@@ -1,0 +1,123 @@
+"""`blockout doctor`: what this machine has, what is in the way, and what to do about it."""
+
+import importlib.util
+import os
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+import blockout
+from blockout.data.config import DATA_DIR_VARIABLE, DataConfig
+
+NEEDED = ("torch", "lightning", "datasets", "jsonargparse", "rich", "tensorboard", "safetensors")
+OPTIONAL = ("transformers", "wandb", "mlflow")
+
+
+class Finding(NamedTuple):
+    """One line of the diagnosis."""
+
+    state: Literal["ok", "note", "problem"]
+    text: str
+
+
+def diagnose() -> Iterator[Finding]:
+    """All findings, most basic first. A problem keeps something from working."""
+    yield Finding("ok", f"blockout {blockout.__version__}, {_python()}")
+    yield from _packages()
+    yield from _torchvision()
+    yield from _devices()
+    yield _bfloat16()
+    yield from _data()
+
+
+def _python() -> str:
+    import platform
+
+    return f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+
+
+def _packages() -> Iterator[Finding]:
+    for name in (*NEEDED, *OPTIONAL):
+        try:
+            yield Finding("ok", f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            if name in NEEDED:
+                yield Finding("problem", f"{name} is missing; pip install 'blockout[train]'")
+            else:
+                yield Finding("note", f"{name} is not installed (optional)")
+
+
+def _torchvision() -> Iterator[Finding]:
+    """Beside a CPU build of torch, torchvision breaks not only itself but lightning as well."""
+    if importlib.util.find_spec("torchvision") is None:
+        yield Finding("ok", "torchvision is not installed (blockout does without it)")
+        return
+    try:
+        import torchvision  # noqa: F401  # pyright: ignore
+    except Exception as error:  # any failure of a foreign import is what is looked for
+        yield Finding(
+            "problem",
+            f"torchvision is installed but cannot be imported beside this torch ({error}); while "
+            "it is there, lightning and torchmetrics fail too: pip uninstall torchvision",
+        )
+    else:
+        yield Finding("note", "torchvision is installed and works; blockout does not use it")
+
+
+def _devices() -> Iterator[Finding]:
+    threads = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("ok", f"CPU: {cores} cores, torch uses {threads} threads")
+    if cores and threads > cores:
+        yield Finding("note", f"more threads than cores; set OMP_NUM_THREADS={cores}")
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        yield Finding("ok", f"GPU: {', '.join(names)}")
+    else:
+        yield Finding("note", "no GPU that torch can use; training runs on the CPU")
+
+
+def _bfloat16() -> Finding:
+    """Some CPUs compute in bfloat16 by emulation."""
+    ratio = _time(torch.bfloat16) / _time(torch.float32)
+    if ratio > 1:
+        return Finding(
+            "note", f"bfloat16 is {ratio:.1f} times slower than float32 on this CPU; "
+            "stay with --precision 32-true here"
+        )  # fmt: skip
+    return Finding("ok", f"bfloat16 takes {ratio:.2f} of the time of float32 on this CPU")
+
+
+def _time(dtype: torch.dtype) -> float:
+    a = torch.randn(512, 512).to(dtype)
+    a @ a
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def _data() -> Iterator[Finding]:
+    folder = os.environ.get(DATA_DIR_VARIABLE)
+    if folder is None:
+        yield Finding("note", f"${DATA_DIR_VARIABLE} is not set; cifar10 and cifar100 come from the "
+                              "Hugging Face cache or hub")  # fmt: skip
+    else:
+        for name in ("cifar10", "cifar100"):
+            found = any((Path(folder) / name).glob("*.parquet"))
+            text = f"{name} {'found' if found else 'not found'} in ${DATA_DIR_VARIABLE}"
+            yield Finding("ok" if found else "note", text)
+    cache = DataConfig().cache_folder
+    parent = next(p for p in (cache, *cache.parents) if p.exists())
+    if os.access(parent, os.W_OK):
+        yield Finding("ok", f"decoded images are cached in {cache}")
+    else:
+        yield Finding(
+            "problem", f"the cache folder {cache} is not writable; set BLOCKOUT_CACHE_DIR"
+        )

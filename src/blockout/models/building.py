@@ -1,0 +1,102 @@
+"""From a config, or from a saved description, to a model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from blockout.models.classifier import ImageClassifier, count_features
+from blockout.models.config import ModelConfig, resolved
+from blockout.models.heads import Head
+from blockout.models.inception import CompactInception, InceptionBN
+from blockout.models.pretrained import PretrainedTrunk
+
+
+def build_model(
+    config: ModelConfig,
+    *,
+    classes: int,
+    data_name: str,
+    image_size: int,
+    trunk: nn.Module | None = None,
+) -> ImageClassifier:
+    """The model of a config for one data set; ``trunk`` takes the place of ``config.trunk``.
+
+    >>> model = build_model(ModelConfig(), classes=100, data_name="cifar100", image_size=32)
+    >>> model.head.fc2
+    BlockoutLinear(
+      in_features=512, out_features=512, clusters=6, bias=False
+      (inputs): Memberships(nodes=512, clusters=6, hard=True, learned=True)
+      (outputs): Memberships(nodes=512, clusters=6, hard=True, learned=True)
+    )
+    """
+    if classes < 2:
+        raise ValueError(f"a classifier needs at least 2 classes, got {classes}")
+    config = resolved(config, data_name, image_size)
+    assert config.nodes and config.clusters and config.dropout is not None
+    trunk = build_trunk(config, image_size) if trunk is None else trunk
+    head = Head(
+        count_features(trunk, image_size), classes, method=config.method, nodes=config.nodes,
+        clusters=config.clusters, hard=config.hard, learned=config.learned, dropout=config.dropout,
+    )  # fmt: skip
+    return ImageClassifier(trunk, head, freeze_trunk=config.freeze_trunk)
+
+
+def build_trunk(config: ModelConfig, image_size: int) -> nn.Module:
+    """The trunk alone; a pretrained one comes with its weights, tried at this image size."""
+    trunk = resolved(config, "", image_size).trunk
+    if trunk == "inception-bn":
+        return InceptionBN()
+    if trunk == "compact":
+        return CompactInception(config.width, config.early_downsampling)
+    return PretrainedTrunk.load(trunk, image_size)
+
+
+def from_description(
+    description: Mapping[str, Any], trunk: nn.Module | None = None
+) -> ImageClassifier:
+    """The architecture that ``ImageClassifier.describe`` described, with weights as yet untrained.
+
+    Needs neither pickle nor network nor, for a pretrained trunk, the folder that it came from.
+
+    Args:
+        description: what ``describe`` gave, also after a way through JSON.
+        trunk: the user's own trunk, where the described model had one.
+
+    >>> model = build_model(ModelConfig(), classes=10, data_name="shapes", image_size=32)
+    >>> twin = from_description(model.describe())
+    >>> twin.load_state_dict(model.state_dict())
+    <All keys matched successfully>
+    """
+    if description.get("format") != 1:
+        raise ValueError(
+            f"a model description of format 1 was expected, got {description.get('format')!r}; "
+            "it was written by another version of blockout"
+        )
+    try:
+        trunk = _described_trunk(dict(description["trunk"]), trunk)
+        head = Head(**description["head"])
+        return ImageClassifier(trunk, head, freeze_trunk=description["freeze_trunk"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the model description is not complete or not known: {error}") from error
+
+
+def _described_trunk(description: dict[str, Any], own: nn.Module | None) -> nn.Module:
+    kind = description.pop("kind")
+    if kind == "own":
+        if own is None:
+            raise ValueError(
+                f"the model has a trunk of its own, {description['class']}; build it and pass it: "
+                "from_description(description, trunk=...)"
+            )
+        return own
+    if own is not None:
+        raise ValueError(f"the model's trunk is {kind}, which needs no trunk=...")
+    kinds = {
+        "compact": CompactInception,
+        "inception-bn": InceptionBN,
+        "pretrained": PretrainedTrunk.from_configuration,
+    }
+    if kind not in kinds:
+        raise ValueError(f"the trunk must be one of {', '.join(kinds)}, got {kind!r}")
+    return kinds[kind](**description)

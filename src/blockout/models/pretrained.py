@@ -1,0 +1,255 @@
+"""Trunks that others have trained: Hugging Face image models, by id or from a saved folder."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from blockout.models.config import OWN_TRUNKS, ModelConfig
+
+Readout = Literal["pooler", "map", "first token", "mean of tokens"]
+HUB_FILES = (
+    "config.json",
+    "preprocessor_config.json",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+)
+HUB_TIMEOUT = 10.0
+"""Seconds to wait for the hub's answer about a model that is not in the cache."""
+
+
+class Preprocessing(NamedTuple):
+    """What a pretrained trunk was trained on: square RGB images in [0, 1], less mean, by std."""
+
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+IMAGENET = Preprocessing(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class PretrainedTrunk(nn.Module):
+    """A Hugging Face image model as a trunk; make it with ``load``.
+
+    Features are the model's pooled output. Where it has none, or the checkpoint has no weights for
+    it (as the ViT classifiers of the hub), they are the feature map, the class token, or the mean
+    of the tokens, the first of these that there is.
+
+    Shape: (N, 3, H, W) to (N, features), or a map (N, features, H', W').
+    """
+
+    def __init__(self, model: nn.Module, readout: Readout, features: int) -> None:
+        super().__init__()
+        if readout not in ("pooler", "map"):
+            _drop_pooler(model)
+        self.model, self.features = model, features
+        self.readout: Readout = readout
+
+    @classmethod
+    def load(cls, trunk: str, image_size: int) -> "PretrainedTrunk":
+        """The model with its weights (float32, from safetensors), tried at this size."""
+        transformers = _transformers(trunk)
+        folder = locate(trunk)
+        with _quietly(transformers), _clearly(trunk, "cannot be loaded"):
+            model, found = transformers.AutoModel.from_pretrained(
+                str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True,
+                output_loading_info=True,
+            )  # fmt: skip
+        _require_usable(trunk, model, found["missing_keys"])
+        with torch.no_grad(), _clearly(trunk, f"cannot read images of {image_size} px"):
+            output = model.eval()(pixel_values=torch.zeros(1, 3, image_size, image_size))
+        readout = _choose_readout(model, output, pooler_trained=not found["missing_keys"])
+        return cls(model.train(), readout, _read(output, readout).shape[1])
+
+    @classmethod
+    def from_configuration(
+        cls, configuration: dict[str, Any], readout: Readout, features: int
+    ) -> "PretrainedTrunk":
+        """The architecture alone, from what ``describe`` recorded; nothing else is read."""
+        rest = dict(configuration)
+        kind = rest.pop("model_type")
+        transformers = _transformers(kind)
+        with _clearly(kind, "is not known to this version of transformers"):
+            config = transformers.AutoConfig.for_model(kind, **rest)
+            model = transformers.AutoModel.from_config(config, dtype=torch.float32)
+        return cls(model, readout, features)
+
+    def forward(self, x: Float[Tensor, "n 3 h w"]) -> Tensor:
+        return _read(self.model(pixel_values=x), self.readout)
+
+    def describe(self) -> dict[str, Any]:
+        """What ``from_description`` needs to build it again."""
+        config: Any = self.model.config
+        kept = {
+            key: value for key, value in config.to_diff_dict().items()
+            if key not in ("id2label", "label2id", "architectures", "transformers_version", "dtype")
+        }  # fmt: skip
+        return {
+            "kind": "pretrained",
+            "configuration": json.loads(json.dumps({**kept, "model_type": config.model_type})),
+            "readout": self.readout,
+            "features": self.features,
+        }
+
+
+def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
+    """Image size, mean and std that a pretrained trunk expects; None for our own trunks.
+
+    Read from ``preprocessor_config.json``. What it leaves open is the model's own image size (else
+    224 px) and ImageNet's mean and standard deviation, which nearly all such models use.
+    """
+    if config.trunk in ("auto", *OWN_TRUNKS):
+        return None
+    folder = locate(config.trunk)
+    path = folder / "preprocessor_config.json"
+    with _clearly(config.trunk, "cannot be read"):
+        model_config = json.loads((folder / "config.json").read_text())
+        given = json.loads(path.read_text()) if path.is_file() else {}
+    size = _image_size(given) or _edge(model_config.get("image_size")) or IMAGENET.image_size
+    if not given.get("do_normalize", True):
+        return Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    mean = given.get("image_mean") or IMAGENET.mean
+    std = given.get("image_std") or IMAGENET.std
+    return Preprocessing(size, _three(mean), _three(std))
+
+
+def locate(trunk: str) -> Path:
+    """The folder of a saved model: the one named, or the hub's copy of it on this machine.
+
+    The cache is asked first, then the hub, once and briefly: offline, the answer comes at once.
+    """
+    folder = Path(trunk).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                f"--trunk {trunk} is a folder without config.json; "
+                "it should hold what save_pretrained of a Hugging Face model writes"
+            )
+        return folder
+    if trunk.count("/") != 1 or trunk.startswith((".", "/", "~")):
+        raise ValueError(
+            f"--trunk {trunk} is neither a folder nor auto, {' or '.join(OWN_TRUNKS)}, nor a "
+            "Hugging Face model id (organisation/name)"
+        )
+    return _from_hub(trunk)
+
+
+def _from_hub(trunk: str) -> Path:
+    _transformers(trunk)
+    from huggingface_hub import snapshot_download
+
+    with contextlib.suppress(OSError):
+        cached = Path(snapshot_download(trunk, local_files_only=True))
+        if (cached / "config.json").is_file() and any(cached.glob("model*.safetensors")):
+            return cached
+    try:
+        fetched = snapshot_download(trunk, allow_patterns=list(HUB_FILES), etag_timeout=HUB_TIMEOUT)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--trunk {trunk} is neither a folder nor in the Hugging Face cache, and the hub did "
+            f"not give it ({_first_line(error)}); check the name and the connection"
+        ) from error
+    return Path(fetched)
+
+
+def _transformers(trunk: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            f"--trunk {trunk} needs the package transformers: pip install 'blockout[pretrained]'"
+        ) from error
+    return transformers
+
+
+def _require_usable(trunk: str, model: Any, missing_keys: set[str]) -> None:
+    if model.main_input_name != "pixel_values":
+        raise ValueError(
+            f"--trunk {trunk} is a {type(model).__name__}, which does not read images alone; "
+            "save its image part to a folder and name that"
+        )
+    missing = {key for key in missing_keys if not key.startswith("pooler.")}
+    if missing:
+        raise ValueError(
+            f"--trunk {trunk} lacks {len(missing)} of the weights of {type(model).__name__}, "
+            f"among them {min(missing)}; is it a complete checkpoint?"
+        )
+
+
+def _choose_readout(model: nn.Module, output: Any, pooler_trained: bool) -> Readout:
+    if output.get("pooler_output") is not None and pooler_trained:
+        return "pooler"
+    if output.last_hidden_state.dim() == 4:
+        return "map"
+    has_class_token = any(name.endswith("cls_token") for name, _ in model.named_parameters())
+    return "first token" if has_class_token else "mean of tokens"
+
+
+def _read(output: Any, readout: Readout) -> Tensor:
+    if readout == "pooler":
+        return output.pooler_output.flatten(1)
+    hidden = output.last_hidden_state
+    if readout == "map":
+        return hidden
+    return hidden[:, 0] if readout == "first token" else hidden.mean(1)
+
+
+def _drop_pooler(model: nn.Module) -> None:
+    """Weights out of use would stay without gradients, which distributed training refuses."""
+    if "pooler" in model._modules:
+        model._modules["pooler"] = None
+
+
+def _image_size(preprocessor: dict[str, Any]) -> int | None:
+    cropped = preprocessor.get("do_center_crop", True)
+    crop_size = _edge(preprocessor.get("crop_size")) if cropped else None
+    return crop_size or _edge(preprocessor.get("size"))
+
+
+def _edge(size: Any) -> int | None:
+    """One edge of a size as Hugging Face writes it: a number, a pair, or named edges."""
+    if isinstance(size, dict):
+        size = size.get("shortest_edge") or size.get("height") or size.get("longest_edge")
+    if isinstance(size, list | tuple):
+        size = size[0]
+    return None if size is None else int(size)
+
+
+def _three(values: Any) -> tuple[float, float, float]:
+    first, second, third = (float(value) for value in values)
+    return first, second, third
+
+
+@contextlib.contextmanager
+def _quietly(transformers: Any) -> Iterator[None]:
+    """Without progress bars and without the report on weights, which is checked here anyway."""
+    logging = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _clearly(trunk: str, what: str) -> Iterator[None]:
+    """Whatever a model of somebody else raises on the way, in one line that names the flag."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"--trunk {trunk} {what}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

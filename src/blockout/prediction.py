@@ -1,0 +1,54 @@
+"""Classifying single images with a trained run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from blockout.data import DataError, prepare
+from blockout.data.folders import SUFFIXES
+from blockout.training import TrainedModel
+
+TOP, BATCH = 5, 64
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable classes of one image, best first."""
+
+    image: str
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+def find_images(paths: Sequence[Path]) -> list[Path]:
+    """The files themselves, and every image below the folders, in order."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(
+                p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in SUFFIXES
+            )
+            if not inside:
+                raise DataError(f"there are no images in {path}")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise DataError(f"there is no image or folder {path}")
+    return found
+
+
+@torch.no_grad()
+def predict(trained: TrainedModel, images: Sequence[Path], top: int = TOP) -> Iterator[Prediction]:
+    """Top classes with probabilities for each image, in batches; a damaged file is named."""
+    top = min(top, len(trained.classes))
+    for start in range(0, len(images), BATCH):
+        chunk = images[start : start + BATCH]
+        x = torch.stack([
+            prepare(path, trained.image_size, trained.mean, trained.std) for path in chunk
+        ])  # fmt: skip
+        probabilities, classes = trained.model(x).softmax(1).topk(top)
+        for path, p, c in zip(chunk, probabilities.tolist(), classes.tolist(), strict=True):
+            yield Prediction(str(path), tuple(trained.classes[i] for i in c), tuple(p))

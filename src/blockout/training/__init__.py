@@ -1,0 +1,26 @@
+"""Training on images, as usable from a notebook as from the shell."""
+
+from blockout.data import DataConfig
+from blockout.models import ModelConfig
+from blockout.training.config import ComputeConfig, OptimisationConfig, RunConfig, TrainConfig
+from blockout.training.evaluation import Evaluation, evaluate, recalibrate
+from blockout.training.files import RunError
+from blockout.training.finish import TrainedModel, load_trained
+from blockout.training.loop import Interrupted, train
+
+__all__ = [
+    "ComputeConfig",
+    "DataConfig",
+    "Evaluation",
+    "Interrupted",
+    "ModelConfig",
+    "OptimisationConfig",
+    "RunConfig",
+    "RunError",
+    "TrainConfig",
+    "TrainedModel",
+    "evaluate",
+    "load_trained",
+    "recalibrate",
+    "train",
+]

@@ -1,0 +1,113 @@
+"""State of a run, whole on one file, whether it is computed by one process or sharded over many."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.tensor import DTensor
+
+from blockout.training.files import RunError, write_checkpoint
+
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+FORMAT = 1
+
+
+@dataclass
+class Position:
+    """How far a run has come. Draws, order and augmentation follow from the seed and ``step``."""
+
+    step: int = 0
+    seconds: float = 0.0
+    """Time spent in training and evaluation so far."""
+    loss_sum: float = 0.0
+    """Over the images seen in this epoch, as ``hits`` and ``seen``."""
+    hits: int = 0
+    seen: int = 0
+    best_accuracy: float = -1.0
+    """On the hold-out."""
+    best_step: int = 0
+    said: list[str] = field(default_factory=list)
+    """Warnings that have been given."""
+
+
+def save(
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
+    identity: dict[str, Any],
+    averaged: nn.Module | None,
+    first_process: bool,
+) -> None:
+    """Called by all processes; the first one writes, in one step or not at all."""
+    weights, moments = get_state_dict(module, optimizer, options=WHOLE)
+    if first_process:
+        state = {
+            "format": FORMAT,
+            "weights": weights,
+            "optimizer": moments,
+            "position": asdict(position),
+            "identity": identity,
+            "averaged": None if averaged is None else averaged.state_dict(),
+        }
+        write_checkpoint(path, state)
+
+
+def restore(
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: dict[str, Any],
+    averaged: nn.Module | None,
+) -> Position:
+    """Puts a checkpoint's state back; the start of a run where there is none."""
+    if not path.exists():
+        return Position()
+    state = read(path)
+    changed = [k for k, v in identity.items() if state["identity"].get(k, v) != v]
+    if changed:
+        raise RunError(
+            f"{path} belongs to another config ({', '.join(changed)} changed); "
+            "name another folder with --run, or say --restart"
+        )
+    set_state_dict(
+        module,
+        optimizer,
+        model_state_dict=state["weights"],
+        optim_state_dict=state["optimizer"],
+        options=StateDictOptions(full_state_dict=True),
+    )
+    if averaged is not None:
+        averaged.load_state_dict(state["averaged"])
+    return Position(**state["position"])
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint as plain tensors and numbers; nothing in it is executed."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for damaged files
+        raise RunError(
+            f"{path} is damaged and cannot be read ({type(error).__name__}); "
+            "say --restart to begin anew"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise RunError(f"{path} is not a checkpoint of this version; say --restart to begin anew")
+    return state
+
+
+def whole_weights(module: nn.Module) -> dict[str, Tensor]:
+    """The state_dict on the CPU, gathered where it is sharded (then empty on other processes)."""
+    return get_model_state_dict(module, options=WHOLE)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,62 @@
+"""Devices, processes, precision and loggers: Lightning Fabric, set up from the config."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning import Fabric
+from lightning.fabric.loggers import TensorBoardLogger
+from lightning.fabric.strategies import ModelParallelStrategy
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from blockout.training.config import ComputeConfig, RunConfig
+from blockout.training.files import EVENTS
+
+
+def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
+    """A Fabric that is not launched yet; wrong values say which flag to change."""
+    strategy: Any = compute.strategy
+    if strategy == "fsdp2":
+        strategy = ModelParallelStrategy(_shard, tensor_parallel_size=1)
+    devices: Any = compute.devices
+    if isinstance(devices, str) and devices.isdigit():
+        devices = int(devices)
+    try:
+        return Fabric(
+            accelerator=compute.accelerator,
+            devices=devices,
+            num_nodes=compute.num_nodes,
+            strategy=strategy,
+            precision=compute.precision,  # pyright: ignore[reportArgumentType]
+            loggers=_loggers(run, folder),
+        )
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            "--accelerator, --devices, --num-nodes, --strategy or --precision do not fit this "
+            f"machine: {error}"
+        ) from error
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """FSDP2: trunk and head are one unit each, so that layers that share memberships stay together."""
+    mesh = mesh["data_parallel"]
+    for child in module.children():
+        if next(child.parameters(), None) is not None:
+            fully_shard(child, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
+
+
+def _loggers(run: RunConfig, folder: Path) -> list:
+    loggers: list[Any] = []
+    if run.tensorboard:
+        loggers.append(TensorBoardLogger(folder, name=EVENTS, version=""))
+    if run.wandb:
+        from lightning.pytorch.loggers import WandbLogger
+
+        loggers.append(WandbLogger(name=folder.name, save_dir=folder, project=run.wandb))
+    if run.mlflow:
+        from lightning.pytorch.loggers import MLFlowLogger
+
+        loggers.append(MLFlowLogger(experiment_name=run.mlflow, run_name=folder.name))
+    return loggers

@@ -1,0 +1,58 @@
+"""Progress for people: a live line in a terminal, one line an epoch elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Narrator:
+    """Says how training goes; only the first process of several says anything."""
+
+    def __init__(self, total: int, done: int, batch_size: int, silent: bool) -> None:
+        self.console = Console(stderr=False, quiet=silent, soft_wrap=True, highlight=False)
+        self.live = self.console.is_terminal and not silent
+        self.batch_size = batch_size
+        self.bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"), TimeRemainingColumn(),
+            console=self.console, disable=not self.live, transient=True,
+        )  # fmt: skip
+        self.task = self.bar.add_task("", total=total, completed=done, epoch=1, text="")
+        self._mark = (time.perf_counter(), done)
+        self.speed = 0.0
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+        sys.stdout.flush()
+
+    def measure_speed(self, step: int) -> float:
+        """Images a second since the last time of asking."""
+        now, (then, before) = time.perf_counter(), self._mark
+        if step > before:
+            self.speed = (step - before) * self.batch_size / max(now - then, 1e-9)
+        self._mark = (now, step)
+        return self.speed
+
+    def pause(self) -> None:
+        """What happens until the next step (evaluation, say) does not count as training."""
+        self._mark = (time.perf_counter(), self._mark[1])
+
+    def step(self, step: int, epoch: int, loss: float, accuracy: float, tested: str) -> None:
+        text = f"{self.speed:.0f} images/s  loss {loss:.3f}  train {accuracy:.1f} %{tested}"
+        self.bar.update(self.task, completed=step, epoch=epoch, text=text)

@@ -1,0 +1,69 @@
+"""Says while it happens when memberships collapse, and stops when the loss is no longer a number."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockout.training.files import RunError
+
+BINS = 50
+NEAR = 0.05
+MOST = 0.98
+DEAD = 0.25
+
+
+def distribution(p: Tensor) -> dict[str, Any]:
+    """A histogram of P over [0, 1] with its quartiles: what Fig. 9 shows at one step."""
+    flat = p.detach().float().flatten().cpu()
+    quartiles = flat.quantile(torch.tensor([0.25, 0.5, 0.75]))
+    return {
+        "histogram": torch.histc(flat, BINS, 0, 1).int().tolist(),
+        "quartiles": [round(q, 4) for q in quartiles.tolist()],
+    }
+
+
+def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> dict[str, str]:
+    """What has gone wrong with the P_j, by a short key, in words with what to try.
+
+    >>> list(collapses({"P_0": torch.full((8, 2), .99)}, ("cat", "dog")))
+    ['P_0 near one']
+    """
+    said = {}
+    last = list(memberships)[-1] if memberships else None
+    for name, p in memberships.items():
+        if (p > 1 - NEAR).float().mean() > MOST:
+            said[f"{name} near one"] = (
+                f"nearly all of {name} is near one: these layers are dense, no structure is left. "
+                "Try a lower --weight-decay or --membership-scale"
+            )
+        if (p < NEAR).float().mean() > MOST:
+            said[f"{name} near zero"] = (
+                f"nearly all of {name} is near zero: hardly any connection is left. "
+                "Try a lower --membership-scale or --lr"
+            )
+        homeless = (p < NEAR).all(1)
+        if name == last and homeless.any():
+            names = [c for c, lost in zip(classes, homeless.tolist(), strict=False) if lost]
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            said["classes without a cluster"] = (
+                f"{len(names)} of {len(classes)} classes belong to no cluster ({shown}): they are "
+                "predicted by their bias alone. Try a lower --membership-scale"
+            )
+        elif name != last and homeless.float().mean() > DEAD:
+            said[f"{name} dead nodes"] = (
+                f"{homeless.float().mean():.0%} of the nodes of {name} belong to no cluster and "
+                "are dead. Try fewer --nodes or a lower --membership-scale"
+            )
+    return said
+
+
+def require_finite(loss: float, step: int, rate: float) -> None:
+    if not math.isfinite(loss):
+        raise RunError(
+            f"the loss is {loss} at step {step} (learning rate {rate:.4g}); try a lower --lr or "
+            "--membership-scale, a longer --warmup, or --precision 32-true. "
+            "The last checkpoint is kept"
+        )

@@ -1,0 +1,136 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockout.data import DataError
+from blockout.data.folders import list_folder
+from blockout.data.tables import HOLDOUT, TEST, TRAIN
+
+Folder = Callable[..., Path]
+
+
+def test_one_folder_a_class_gives_sorted_classes_and_their_images(image_folder: Folder) -> None:
+    table = list_folder(image_folder({"dog": 2, "cat": 3})).open()
+    assert table.catalogue.classes == ("cat", "dog")
+    assert table.catalogue.labels.tolist() == [0, 0, 0, 1, 1]
+    assert set(table.catalogue.parts.tolist()) == {TRAIN}
+    assert table.catalogue.groups is None and table.catalogue.group_names is None
+    paths = [row["file"]["path"] for row in table.rows.dataset]
+    assert [Path(p).parts[-2:] for p in paths[2:4]] == [("cat", "002.png"), ("dog", "000.png")]
+
+
+@pytest.mark.parametrize("name", ["test", "val", "valid", "validation"])
+def test_a_single_other_split_is_the_test_set(image_folder: Folder, name: str) -> None:
+    folder = image_folder({"train/a": 2, "train/b": 2, f"{name}/a": 1, f"{name}/b": 1})
+    catalogue = list_folder(folder).open().catalogue
+    assert catalogue.parts.tolist() == [TRAIN] * 4 + [TEST] * 2
+    assert catalogue.labels.tolist() == [0, 0, 1, 1, 0, 1]
+
+
+def test_a_validation_split_beside_a_test_split_is_the_holdout(image_folder: Folder) -> None:
+    folder = image_folder({f"{s}/{c}": 1 for s in ("train", "val", "test") for c in "ab"})
+    parts = list_folder(folder).open().catalogue.parts.tolist()
+    assert sorted(parts) == [TRAIN] * 2 + [HOLDOUT] * 2 + [TEST] * 2
+
+
+def test_group_class_image_gives_groups(image_folder: Folder) -> None:
+    folder = image_folder({"pets/dog": 1, "wild/wolf": 1, "pets/cat": 2})
+    catalogue = list_folder(folder).open().catalogue
+    assert catalogue.classes == ("cat", "dog", "wolf")
+    assert catalogue.group_names == ("pets", "wild") and catalogue.groups == (0, 0, 1)
+    assert catalogue.labels.tolist() == [0, 0, 1, 2]
+
+
+def test_one_common_parent_is_no_group(image_folder: Folder) -> None:
+    catalogue = list_folder(image_folder({"photos/dog": 1, "photos/cat": 1})).open().catalogue
+    assert catalogue.classes == ("cat", "dog") and catalogue.groups is None
+
+
+def test_folders_of_the_same_name_within_classes_are_only_storage(image_folder: Folder) -> None:
+    folder = list_folder(image_folder({"dog/images": 2, "cat/images": 1, "cat/more": 1}))
+    assert folder.open().catalogue.classes == ("cat", "dog")
+    assert folder.open().catalogue.labels.tolist() == [0, 0, 1, 1]
+    assert any("are the classes; deeper ones are not" in note for note in folder.notes)
+
+
+def test_a_class_of_railway_trains_is_a_class(image_folder: Folder) -> None:
+    catalogue = list_folder(image_folder({"train": 2, "tram": 1})).open().catalogue
+    assert catalogue.classes == ("train", "tram")
+
+
+def test_hidden_files_are_ignored_and_other_files_counted(image_folder: Folder) -> None:
+    folder = image_folder({"a": 1, "b": 1, ".thumbs": 1, "__MACOSX": 1})
+    (folder / "a" / "._000.png").write_bytes(b"resource fork")
+    (folder / "a" / "labels.txt").write_text("x")
+    (folder / "b" / "photo.HEIC").write_bytes(b"x")
+    listed = list_folder(folder)
+    assert listed.open().catalogue.classes == ("a", "b") and len(listed.open().rows) == 2
+    assert listed.notes == ("ignored 2 files that are not images (1 .txt, 1 .heic)",)
+
+
+def test_upper_case_suffixes_are_images(image_folder: Folder) -> None:
+    folder = image_folder({"a": 1, "b": 1})
+    (folder / "a" / "000.png").rename(folder / "a" / "000.PNG")
+    assert len(list_folder(folder).open().rows) == 2
+
+
+def test_folders_beside_the_splits_are_reported(image_folder: Folder) -> None:
+    folder = image_folder({"train/a": 1, "train/b": 1, "test/a": 1, "test/b": 1, "extra/c": 1})
+    listed = list_folder(folder)
+    assert listed.open().catalogue.classes == ("a", "b")
+    assert listed.notes == ("ignored folders beside train/: 'extra'",)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"a": 1, "b": 0}, r"class folder .*b holds no images; fill it or remove it"),
+        ({"g/a": 1, "h/b": 1, "h/c": 0}, r"class folder .*h/c holds no images"),
+        ({"a": 0, "b": 0}, r"holds no images; expected one folder a class"),
+        ({".": 3}, r"lie directly in it; expected one folder a class"),
+        ({"train": 2, "test": 2}, r"train has no class folders; expected train/<class>/<image>"),
+        (
+            {"train/a": 1, "train/b": 1, "test/a": 1, "test/c": 1},
+            r"must have the same classes; only in the first: 'b'; only in the second: 'c'",
+        ),
+        (
+            {"train/a": 1, "train/b": 1, "test/a": 1},
+            r"must have the same classes; only in the first: 'b'; only in the second: none",
+        ),
+        (
+            {"train/g/a": 1, "train/h/b": 1, "test/a": 1, "test/b": 1},
+            r"must have the same classes; only in the first: 'a', 'b'",
+        ),
+        ({"train/a": 1, "val/a": 1, "valid/a": 1}, r"both val/ and valid/; keep one"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_says_what_is_wrong(
+    image_folder: Folder, counts: dict[str, int], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        list_folder(image_folder(counts))
+
+
+def test_a_link_into_nothing_is_named_when_it_is_read(image_folder: Folder) -> None:
+    folder = image_folder({"a": 1, "b": 1})
+    (folder / "b" / "link.png").symlink_to(folder / "gone.png")
+    listed = list_folder(folder)
+    assert len(listed.fingerprint) == 64
+    with pytest.raises(DataError, match=r"cannot read .*link\.png"):
+        listed.open().rows.image(2)
+
+
+def test_the_fingerprint_changes_when_a_file_is_rewritten_added_or_removed(
+    image_folder: Folder,
+) -> None:
+    folder = image_folder({"a": 2, "b": 2})
+    prints = [list_folder(folder).fingerprint]
+    assert list_folder(folder).fingerprint == prints[0]
+    (folder / "a" / "000.png").write_bytes(b"other")
+    prints.append(list_folder(folder).fingerprint)
+    (folder / "a" / "new.png").write_bytes(b"other")
+    prints.append(list_folder(folder).fingerprint)
+    (folder / "b" / "000.png").unlink()
+    prints.append(list_folder(folder).fingerprint)
+    assert len(set(prints)) == 4

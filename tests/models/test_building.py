@@ -1,0 +1,134 @@
+"""blockout.models.building: configs and descriptions become models."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from blockout import parameter_groups
+from blockout.models import ModelConfig, build_model, from_description
+from blockout.models.config import METHODS
+
+SMALL = {"width": 0.125, "nodes": 16, "clusters": 3}
+
+
+def build(method="blockout", *, trunk=None, **options):
+    torch.manual_seed(0)
+    config = ModelConfig(method, **{**SMALL, **options})
+    return build_model(config, classes=10, data_name="shapes", image_size=32, trunk=trunk)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_saved_model_comes_back_without_pickle_and_gives_the_same_logits(method, tmp_path):
+    model, x = build(method), torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        model.train()(x)  # normalisation has seen something
+        save_file(model.state_dict(), tmp_path / "model.safetensors")
+        (tmp_path / "model.json").write_text(json.dumps(model.describe()))
+        twin = from_description(json.loads((tmp_path / "model.json").read_text()))
+        twin.load_state_dict(load_file(tmp_path / "model.safetensors"))
+        assert torch.equal(twin.eval()(x), model.eval()(x))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_sixteen_images_by_heart(method):
+    model = build(method, dropout=0.2, nodes=64)
+    x, y = torch.randn(16, 3, 16, 16), torch.arange(16) % 10
+    groups = parameter_groups(model, lr=0.05, membership_scale=10)
+    optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    for module in model.modules():  # nothing dropped; statistics of the batch
+        module.training = isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+    assert (model(x).argmax(1) == y).float().mean().item() > 0.9
+
+
+def test_the_default_for_cifar_100_is_the_small_trunk_and_the_papers_head():
+    model = build_model(ModelConfig(), classes=100, data_name="cifar100", image_size=32)
+    trunk, head = (sum(p.numel() for p in part.parameters()) for part in (model.trunk, model.head))
+    assert trunk == 413_440
+    fc1, fc2, classifier = 168 * 512, 512 * 512, 512 * 100 + 100
+    memberships, norms = 6 * (512 + 512 + 100), 2 * 2 * 512
+    assert head == fc1 + fc2 + classifier + memberships + norms
+
+
+def test_every_choice_reaches_the_model():
+    model = build("dropout", early_downsampling=False, dropout=0.1, freeze_trunk=True)
+    assert model.trunk.describe() == {
+        "kind": "compact",
+        "width": 0.125,
+        "early_downsampling": False,
+    }
+    assert model.head.drop1.p == model.head.drop2.p == 0.1
+    assert model.freeze_trunk
+    soft = build(hard=False, learned=False).memberships()["P_2"]
+    assert (soft.clusters, soft.hard, soft.learned) == (3, False, False)
+
+
+def test_the_imagenet_model_is_inception_bn_with_4096_nodes():
+    model = build_model(ModelConfig(), classes=1000, data_name="imagenet", image_size=224)
+    assert model.trunk.describe() == {"kind": "inception-bn"}
+    assert tuple(model.head.fc1.weight.shape) == (4096, 1024)
+    assert [m.nodes for m in model.memberships().values()] == [4096, 4096, 1000]
+    twin = from_description(model.describe())
+    assert {k: v.shape for k, v in twin.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items()
+    }
+
+
+def test_a_frozen_trunk_is_frozen_again_after_loading():
+    twin = from_description(build(freeze_trunk=True).describe()).train()
+    assert not any(p.requires_grad for p in twin.trunk.parameters())
+    assert not twin.trunk.training
+
+
+def test_a_trunk_of_the_users_own_is_handed_over_again_after_loading():
+    trunk = nn.Sequential(nn.Conv2d(3, 7, 3), nn.ReLU())
+    model, x = build(trunk=trunk).eval(), torch.randn(2, 3, 32, 32)
+    assert model.head.fc1.in_features == 7
+    description = model.describe()
+    with pytest.raises(ValueError, match=r"trunk of its own, torch\.nn.*Sequential; build it"):
+        from_description(description)
+    twin = from_description(description, trunk=trunk).eval()
+    twin.load_state_dict(model.state_dict())
+    assert torch.equal(twin(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format 1 was expected, got 2"),
+        ({"trunk": {"kind": "resnet"}}, "trunk must be one of compact, .* got 'resnet'"),
+        ({"trunk": {"kind": "compact", "depth": 3}}, "not complete or not known: .*depth"),
+        ({"head": {"features": 3}}, "not complete or not known: .*classes"),
+    ],
+)
+def test_a_description_that_is_not_understood_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        from_description(build().describe() | change)
+
+
+def test_a_trunk_that_is_not_asked_for_is_refused():
+    with pytest.raises(ValueError, match="trunk is compact, which needs no trunk="):
+        from_description(build().describe(), trunk=nn.Identity())
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
+        build_model(ModelConfig(), classes=1, data_name="shapes", image_size=32)
+
+
+def test_transformers_is_not_imported_unless_asked_for():
+    code = (
+        "import sys, blockout.models as m\n"
+        "m.build_model(m.ModelConfig(), classes=2, data_name='shapes', image_size=32)\n"
+        "print([n for n in ('transformers', 'huggingface_hub', 'torchvision') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
