@@ -34,8 +34,7 @@ def accuracy(prediction) -> dict[str, float]:
 
 if __name__ == "__main__":
     set_seed(0)
-    links = {"fc2": None, "fc3": "fc2"}  # said by hand: the forward has a branch
-    model = blockout.convert(Classifier(), ["fc2", "fc3"], clusters=4, links=links)
+    model = blockout.convert(Classifier(), ["fc2", "fc3"], clusters=4)
     groups = blockout.parameter_groups(model, lr=0.05, weight_decay=1e-4)
     optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
     train, test = (

@@ -26,7 +26,7 @@ class ConvNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
         self.norm1 = nn.BatchNorm2d(8)
-        self.conv2 = nn.Conv2d(8, 6, (3, 1), stride=2, bias=False)
+        self.conv2 = nn.Conv2d(8, 6, (3, 1), stride=2, dilation=(2, 1), bias=False)
         self.pool = nn.AdaptiveAvgPool2d((2, 3))
         self.fc1 = nn.Linear(36, 10)
         self.fc2 = nn.Linear(10, 5)
@@ -174,9 +174,37 @@ class ChannelsLast(nn.Module):
         return self.b(self.a(x).relu())
 
 
+class ReadsWeights(Undecided):
+    def forward(self, x):
+        return self.b(F.linear(x, self.a.weight))
+
+
+class AddsInPlace(Residual):
+    def forward(self, x):
+        h = self.a(x)
+        h.add_(self.b(x))
+        return self.c(h)
+
+
+class PoolsFeatures(nn.Module):
+    """Pooling over the last dimension of a linear layer's output joins its nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.b(F.max_pool2d(self.a(x), 2))
+
+
 @pytest.mark.parametrize(
     ("model", "layers", "message"),
     [
+        (ConvNet(), [], "layers must name at least one layer"),
+        (ReadsWeights(), ["a", "b"], "a cannot be converted: the model reads its weight itself"),
+        (ReadsWeights(), ["a"], "a cannot be converted: the model reads its weight itself"),
+        (AddsInPlace(), ["a", "b", "c"], "the nodes of a and b are joined before it"),
+        (PoolsFeatures(), ["a", "b"], "max_pool2d stands between it and a"),
         (ConvNet(), ["fc9"], "the model has no layer 'fc9'; there is fc2, fc1"),
         (ConvNet(), ["norm1"], "norm1 cannot be converted: it is a BatchNorm2d"),
         (nn.Sequential(nn.Conv2d(4, 4, 1, groups=2)), ["0"], "it has groups=2"),
@@ -220,7 +248,8 @@ def test_tied_weights_and_hooks_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"clusters": 0}, "clusters must be at least 1, got 0"),
+        ({"clusters": 0}, "clusters must be a whole number, at least 1, got 0"),
+        ({"probability": 1e-30}, "are too large for torch.float32; choose a larger probability"),
         ({"probability": 0.0}, r"probability must lie in \(0, 1\], got 0"),
         ({"links": {"fc7": None}}, "links names 'fc7', which is not among layers"),
         ({"links": {"fc1": "fc2", "fc2": "fc1", "conv1": None, "conv2": None}}, "in a circle"),
@@ -230,6 +259,57 @@ def test_tied_weights_and_hooks_are_refused():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         convert(ConvNet(), LAYERS, **{"clusters": 2, **arguments})
+
+
+class Block(nn.Module):
+    """A part with weights and control flow of its own, which tracing cannot enter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x) if x.sum() > 0 else x
+
+
+def test_parts_without_named_layers_need_not_be_followed():
+    net = nn.Sequential(Block(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    converted = convert(net, ["1", "3"], 2)
+    assert converted[3].inputs is converted[1].outputs
+
+
+def test_plain_layers_inside_blocks_part_the_nodes():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))
+    converted = convert(net, ["0", "2"], 2)
+    assert converted[2].inputs is not converted[0].outputs
+
+
+def test_a_scale_for_each_channel_keeps_the_nodes():
+    class Scaled(Undecided):
+        def __init__(self):
+            super().__init__()
+            self.gamma = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return self.b(self.a(x) * self.gamma)
+
+    converted = convert(Scaled(), ["a", "b"], 2)
+    assert converted.b.inputs is converted.a.outputs
+
+
+def test_tracing_leaves_no_trace_in_the_model():
+    class Remembers(Undecided):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = self.a(x)
+            return self.b(self.last)
+
+    net = Remembers()
+    converted = convert(net, ["a", "b"], 2)
+    assert (net.calls, converted.calls) == (0, 0)
+    assert not hasattr(converted, "last")
 
 
 def test_links_decide_where_the_graph_does_not():

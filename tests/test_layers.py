@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from blockout import BlockoutConv2d, BlockoutLinear, DropConnectLinear, Memberships
+from blockout import BlockoutConv2d, BlockoutLinear, DropConnectLinear, Memberships, to_dense
 from blockout.masking import masked_weight
 
 
@@ -400,7 +400,12 @@ def test_it_compiles_with_the_default_backend():
     compiled = torch.compile(net, fullgraph=True)
     x = torch.randn(4, 10)
     for _ in range(2):
-        compiled(x).sum().backward()
+        y = compiled(x)
+        y.sum().backward()
+        c_0, c_1, c_2 = drawn(net[0].inputs), drawn(net[0].outputs), drawn(net[2].outputs)
+        h = F.linear(x, masked_weight(net[0].weight, c_1, c_0), net[0].bias).relu()
+        expected = F.linear(h, masked_weight(net[2].weight, c_2, c_1), net[2].bias)
+        torch.testing.assert_close(y, expected)
     net.eval()
     torch.testing.assert_close(compiled(x), net(x))
 
@@ -434,6 +439,26 @@ def test_dtype_is_taken_by_all_parameters():
     assert {p.dtype for p in layer.parameters()} == {torch.float64}
 
 
+def test_memberships_of_another_precision_are_promoted():
+    given = Memberships.given(torch.ones(4, 2, dtype=torch.float64))
+    assert BlockoutLinear(6, 4, 2, outputs=given)(torch.randn(3, 6)).dtype == torch.float32
+
+
+def test_a_refused_layer_leaves_the_memberships_as_they_were():
+    m = Memberships(8, 2)
+    with pytest.raises(ValueError, match="needs 4 nodes as outputs"):
+        BlockoutLinear(8, 4, 2, inputs=m, outputs=Memberships(5, 2))
+    assert "inputs.logits" in BlockoutLinear(8, 4, 2, inputs=m).state_dict()
+
+
+def test_non_finite_logits_never_reach_a_folded_network():
+    layer = BlockoutLinear(4, 3, 2)
+    with torch.no_grad():
+        layer.outputs.logits[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        to_dense(layer)
+
+
 def test_without_bias_there_is_none():
     layer = BlockoutLinear(6, 4, 2, bias=False)
     assert layer.bias is None
@@ -452,9 +477,12 @@ def test_a_layer_in_eval_mode_uses_p_although_its_neighbour_trains():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BlockoutLinear(8, 4, 0), "clusters must be at least 1, got 0"),
-        (lambda: BlockoutLinear(0, 4, 2), "in_features must be at least 1, got 0"),
-        (lambda: BlockoutLinear(4, -1, 2), "out_features must be at least 1, got -1"),
+        (lambda: BlockoutLinear(8, 4, 0), "clusters must be a whole number, at least 1, got 0"),
+        (lambda: BlockoutLinear(0, 4, 2), "in_features must be a whole number, at least 1, got 0"),
+        (
+            lambda: BlockoutLinear(4, -1, 2),
+            "out_features must be a whole number, at least 1, got -1",
+        ),
         (
             lambda: BlockoutLinear(8, 4, 6, inputs=Memberships(8, 4)),
             "BlockoutLinear has 6 clusters but its inputs have 4; neighbours share one set",
@@ -468,8 +496,12 @@ def test_a_layer_in_eval_mode_uses_p_although_its_neighbour_trains():
             "needs 4 nodes as outputs but was given memberships of 9",
         ),
         (lambda: BlockoutLinear(8, 4, 2, features_per_node=3), "2 would be left over"),
-        (lambda: BlockoutConv2d(0, 4, 3, 2), "in_channels must be at least 1, got 0"),
-        (lambda: DropConnectLinear(0, 4), "in_features must be at least 1, got 0"),
+        (
+            lambda: BlockoutConv2d(0, 4, 3, 2),
+            "in_channels must be a whole number, at least 1, got 0",
+        ),
+        (lambda: DropConnectLinear(0, 4), "in_features must be a whole number, at least 1, got 0"),
+        (lambda: DropConnectLinear(4, 4, activation=torch.relu), "must be a module as nn.ReLU"),  # pyright: ignore
         (lambda: DropConnectLinear(4, 4, keep=0.0), r"keep must lie in \(0, 1\], got 0"),
     ],
 )
@@ -485,6 +517,7 @@ def test_bad_arguments_are_refused(make, message):
         (DropConnectLinear(8, 4), torch.zeros(3, 9)),
         (BlockoutConv2d(8, 4, 3, 2), torch.zeros(3, 9, 5, 5)),
         (BlockoutConv2d(8, 4, 3, 2), torch.zeros(8)),
+        (BlockoutConv2d(8, 4, 3, 2), torch.zeros(1, 2, 8, 5, 5)),
     ],
 )
 def test_an_input_of_the_wrong_width_is_refused(layer, x):

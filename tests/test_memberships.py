@@ -76,7 +76,8 @@ def test_the_logits_of_hard_memberships_learn_by_equation_9_through_the_logistic
 
 def test_all_neighbours_share_one_draw_and_a_new_forward_draws_anew():
     m = Memberships(50, 6)
-    producer, consumer, other_consumer = m.join(), m.join(), m.join()
+    producer = m.join(producer=True)
+    consumer, other_consumer = m.join(producer=False), m.join(producer=False)
     steps = []
     for _ in range(3):
         first = draw(m, producer)
@@ -87,11 +88,55 @@ def test_all_neighbours_share_one_draw_and_a_new_forward_draws_anew():
     assert not torch.equal(steps[1], steps[2])
 
 
-def test_a_consumer_that_is_trained_by_itself_still_gets_new_draws():
+def test_nodes_without_a_producer_are_drawn_by_their_first_consumer():
     m = Memberships(50, 6)
-    m.join()
-    consumer = m.join()
-    assert not torch.equal(draw(m, consumer), draw(m, consumer))
+    first, second = m.join(producer=False), m.join(producer=False)
+    one = draw(m, first)
+    assert torch.equal(draw(m, second), one)
+    assert not torch.equal(draw(m, first), one)
+
+
+def test_several_producers_share_one_draw():
+    m = Memberships(50, 6)
+    one, other, consumer = m.join(producer=True), m.join(producer=True), m.join(producer=False)
+    for _ in range(2):
+        c = draw(m, one)
+        assert torch.equal(draw(m, other), c)
+        assert torch.equal(draw(m, consumer), c)
+
+
+@pytest.mark.parametrize("odd", ["consumer alone", "consumer twice", "producer alone", "frozen"])
+def test_neighbours_agree_again_after_an_odd_call(odd):
+    fc2 = BlockoutLinear(50, 50, 3)
+    fc3 = BlockoutLinear(50, 4, 3, inputs=fc2.outputs)
+    x = torch.randn(2, 50)
+    m = fc2.outputs
+    fc3(fc2(x))
+    if odd == "consumer alone":
+        fc3(x)
+    elif odd == "consumer twice":
+        h = fc2(x)
+        drawn = m._drawn
+        fc3(h), fc3(h)
+        assert m._drawn is drawn, "a consumer uses what the producer drew"
+    elif odd == "producer alone":
+        fc2(x)
+    else:
+        fc2.eval()
+        fc3(fc2(x))
+        first = m._drawn
+        fc3(fc2(x))
+        assert not torch.equal(first, m._drawn), "the consumer draws for itself"
+        fc2.train()
+    seen = []
+    for _ in range(3):
+        h = fc2(x)
+        drawn = m._drawn
+        fc3(h)
+        assert m._drawn is drawn
+        seen.append(drawn)
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
 
 
 def test_forget_makes_the_next_comer_draw():
@@ -190,6 +235,23 @@ def test_deepcopy_and_pickle_keep_p_and_stand_on_their_own():
     assert torch.equal(draw(copy.deepcopy(m)), draw(m))
 
 
+def test_low_precision_stops_at_the_memberships():
+    for m in (
+        Memberships(5, 3, probability=0.3),
+        Memberships(5, 3, probability=0.3, learned=False),
+    ):
+        before = m.probabilities.clone()
+        assert m.bfloat16().probabilities.dtype == torch.float32
+        assert torch.equal(m.half().probabilities, before)
+        assert m.double().probabilities.dtype == torch.float64
+
+
+def test_a_model_may_be_built_under_a_default_device():
+    with torch.device("meta"):
+        layer = BlockoutLinear(8, 4, 2, inputs=Memberships(8, 2, learned=False))
+    assert all(t.is_meta for t in layer.state_dict().values())
+
+
 def test_reset_restores_the_initial_probability_also_after_the_meta_device():
     for learned in (True, False):
         m = Memberships(5, 3, probability=0.25, learned=learned, device="meta")
@@ -210,8 +272,9 @@ def test_non_finite_logits_are_refused(value):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"nodes": 0, "clusters": 2}, "nodes must be at least 1, got 0"),
-        ({"nodes": 3, "clusters": -1}, "clusters must be at least 1, got -1"),
+        ({"nodes": 0, "clusters": 2}, "nodes must be a whole number, at least 1, got 0"),
+        ({"nodes": 3, "clusters": -1}, "clusters must be a whole number, at least 1, got -1"),
+        ({"nodes": 3, "clusters": 2.5}, "clusters must be a whole number, at least 1, got 2.5"),
         ({"probability": 1.5}, r"probability must lie in \[0, 1\], got 1.5"),
         ({"probability": float("nan")}, r"probability must lie in \[0, 1\], got nan"),
         ({"probability": 1.0}, "strictly between 0 and 1, got 1"),

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from blockout import BlockoutLinear, DropConnectLinear, sample_predictions, seed_draws
+from blockout import (
+    BlockoutLinear,
+    DropConnectLinear,
+    Memberships,
+    sample_predictions,
+    seed_draws,
+)
 
 
 def _net() -> nn.Sequential:
@@ -53,6 +59,21 @@ def test_the_model_is_left_as_it_was():
     x = torch.randn(4, 6, dtype=torch.float64)
     net.eval()
     assert torch.equal(net(x), net(x))
+
+
+def test_sampling_does_not_change_the_draws_that_follow():
+    first, second = _net(), _net()
+    second.load_state_dict(first.state_dict())
+    seed_draws(first, 3), seed_draws(second, 3)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    sample_predictions(first, x)
+    assert torch.equal(first(x), second(x))
+
+
+def test_memberships_of_a_layer_outside_are_sampled_too():
+    fc2 = BlockoutLinear(6, 40, 1)
+    fc3 = BlockoutLinear(40, 3, 1, inputs=fc2.outputs, outputs=Memberships.given(torch.ones(3, 1)))
+    assert (sample_predictions(fc3, torch.randn(4, 40)).spread > 0).all()
 
 
 def test_dropconnect_masks_are_sampled_too():

@@ -59,21 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(arguments: list[str]) -> int:
-    from blockout.training import (
-        ComputeConfig, DataConfig, ModelConfig, OptimisationConfig, RunConfig, TrainConfig, train,
-    )  # fmt: skip
+    from blockout.training import TrainConfig, train
+    from blockout.training.config import PARTS
 
-    parts = (DataConfig, ModelConfig, OptimisationConfig, ComputeConfig, RunConfig)
     parser = _Parser(
         "train", "Trains a classifier of images and writes everything to a run folder."
     )
     parser.add_argument(
         "--config", action="config", help="YAML or JSON file of flags; a run's config.json too."
     )
-    for part in parts:
+    for part in PARTS:
         parser.add_class_arguments(part, None)
     switches = {
-        f.name for part in parts for f in dataclasses.fields(part) if f.type in (bool, "bool")
+        f.name for part in PARTS for f in dataclasses.fields(part) if f.type in (bool, "bool")
     }
     values = _parse(parser, arguments, switches)
 
@@ -194,11 +192,13 @@ def _summarise(folder: Path) -> None:
     from blockout.training import files
 
     result = files.read_json(folder / files.RESULT)
-    print(f"test accuracy {result['test']['accuracy']:.2f} % (first five: {result['test']['top5']:.2f} %)"
+    test = result["test"]
+    print(f"test accuracy {test['accuracy']:.2f} % (first five: {test['top5']:.2f} %)"
           f" after {result['steps']} steps in {result['seconds'] / 60:.1f} minutes")  # fmt: skip
     if groups := result["groups"]:
         print(f"learned class memberships in {groups['count']} groups against the true groups: "
-              f"adjusted Rand {groups['adjusted_rand']:.2f}, mutual information {groups['nmi']:.2f}, "
+              f"adjusted Rand {groups['adjusted_rand']:.2f}, normalised mutual information "
+              f"{groups['nmi']:.2f}, "
               f"p = {groups['p_value']:.3g} by permutation")  # fmt: skip
     print(f"""everything is in {folder}:
   {files.RESULT}, {files.METRICS}      how well it does, and how it came there

@@ -10,7 +10,7 @@ from torch import nn
 
 from blockout.layers import BlockoutConv2d, BlockoutLayer, BlockoutLinear, DropConnectLinear
 from blockout.memberships import Memberships, require_positive
-from blockout.neighbours import find_producers
+from blockout.neighbours import find_producers, refuse_weights_read_directly
 
 PlainLayer = nn.Linear | nn.Conv2d
 READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -19,7 +19,7 @@ READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 def convert(
     model: nn.Module,
-    layers: Sequence[str],
+    layers: Sequence[str] | str,
     clusters: int,
     *,
     probability: float = 0.5,
@@ -49,10 +49,12 @@ def convert(
     if not 0 < probability <= 1:
         raise ValueError(f"probability must lie in (0, 1], got {probability:g}")
     require_positive(clusters=clusters)
+    layers = [layers] if isinstance(layers, str) else list(layers)
+    if not layers:
+        raise ValueError("layers must name at least one layer, got none")
     for name in layers:
         _require_convertible(model, name)
-    first_names = {module: name for name, module in model.named_modules()}
-    names = list(dict.fromkeys(first_names[model.get_submodule(name)] for name in layers))
+    names = list(dict.fromkeys(_first_name(model, name) for name in layers))
     producers = _producers(model, names, dict(links or {}))
     result = copy.deepcopy(model)
     variant = {"probability": probability, "hard": hard, "learned": learned}
@@ -70,7 +72,7 @@ def to_dense(model: nn.Module) -> nn.Module:
 
     Its eval outputs are the model's, to rounding. Only ``DropConnectLinear`` with an activation
     loses something: a plain layer gives the activation of the mean, not the mean of the activation;
-    a warning says so.
+    a warning says so. Hooks on replaced layers are not carried over.
 
     >>> from blockout import BlockoutLinear
     >>> to_dense(nn.Sequential(BlockoutLinear(8, 4, clusters=2), nn.ReLU()))
@@ -142,17 +144,27 @@ def _why_not_there(model: nn.Module, modules: dict[str, nn.Module], name: str) -
     return None
 
 
+def _first_name(model: nn.Module, name: str) -> str:
+    """A module may stand in several places; the first of its names stands for all."""
+    module = model.get_submodule(name)
+    return next(first for first, other in model.named_modules() if other is module)
+
+
 def _producers(
     model: nn.Module, names: list[str], links: dict[str, str | None]
 ) -> dict[str, str | None]:
+    known: dict[str, str | None] = {}
+    places = dict(model.named_modules(remove_duplicate=False))
     for consumer, producer in links.items():
         for name in (consumer, producer):
-            if name is not None and name not in names:
+            if name is not None and (name not in places or _first_name(model, name) not in names):
                 raise ValueError(f"links names {name!r}, which is not among layers: {names}")
-    open_ends = [name for name in names if name not in links]
-    if not open_ends or len(names) == 1:
-        return {name: links.get(name) for name in names}
-    return find_producers(model, names, links)
+        first = None if producer is None else _first_name(model, producer)
+        known[_first_name(model, consumer)] = first
+    if len(names) == 1 or all(name in known for name in names):
+        refuse_weights_read_directly(model, names)
+        return {name: known.get(name) for name in names}
+    return find_producers(model, names, known)
 
 
 def _producers_first(producers: dict[str, str | None]) -> list[str]:
@@ -221,7 +233,13 @@ def _keep_values(plain: PlainLayer, layer: BlockoutLayer) -> None:
     """W~ = W / mask, so that Eq. 5 gives W again; bias and frozen flags as they were."""
     with torch.no_grad():
         layer.weight.fill_(1)
-        layer.weight.copy_(plain.weight / layer.expected_weight())
+        weight = (plain.weight.double() / layer.expected_weight().double()).to(plain.weight.dtype)
+        if not weight.isfinite().all() and plain.weight.isfinite().all():
+            raise ValueError(
+                f"weights divided by a mask of {float(layer.expected_weight().min()):.1g} are too "
+                f"large for {weight.dtype}; choose a larger probability or a wider dtype"
+            )
+        layer.weight.copy_(weight)
         layer.weight.requires_grad_(plain.weight.requires_grad)
         if plain.bias is not None and layer.bias is not None:
             layer.bias.copy_(plain.bias)

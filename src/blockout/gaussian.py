@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-QUADRATURE_POINTS = 32
-
 
 def mean_activation(
     activation: nn.Module, mean: Float[Tensor, "*shape"], variance: Float[Tensor, "*shape"]
@@ -21,9 +19,8 @@ def mean_activation(
     deviation = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
     if isinstance(activation, nn.ReLU):
         return _mean_relu(mean, deviation)
-    points, weights = _standard_normal_quadrature(QUADRATURE_POINTS)
     total = torch.zeros_like(mean)
-    for point, weight in zip(points, weights, strict=True):
+    for point, weight in QUADRATURE:
         total = total + weight * activation(mean + point * deviation)
     return total
 
@@ -35,9 +32,12 @@ def _mean_relu(mean: Tensor, deviation: Tensor) -> Tensor:
     return mean * torch.special.ndtr(z) + deviation * density
 
 
-def _standard_normal_quadrature(n: int) -> tuple[list[float], list[float]]:
+def _standard_normal_quadrature(n: int) -> list[tuple[float, float]]:
     """Gauss-Hermite points and weights for N(0, 1): eigenvalues of the Jacobi matrix."""
-    off_diagonal = torch.arange(1, n, dtype=torch.float64).sqrt()
+    off_diagonal = torch.arange(1, n, dtype=torch.float64, device="cpu").sqrt()
     jacobi = torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1)
     points, vectors = torch.linalg.eigh(jacobi)
-    return points.tolist(), vectors[0].square().tolist()
+    return list(zip(points.tolist(), vectors[0].square().tolist(), strict=True))
+
+
+QUADRATURE = _standard_normal_quadrature(32)

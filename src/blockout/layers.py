@@ -54,8 +54,10 @@ class BlockoutLayer(nn.Module, ABC):
             inputs = Memberships(nodes_in, clusters, **variant, dtype=dtype)
         if outputs is None:
             outputs = Memberships(nodes_out, clusters, **variant, dtype=dtype)
-        self._input_seat = self._take("inputs", inputs, nodes_in)
-        self._output_seat = self._take("outputs", outputs, nodes_out)
+        self._require_fit("inputs", inputs, nodes_in)
+        self._require_fit("outputs", outputs, nodes_out)
+        self._input_seat = self._take("inputs", inputs)
+        self._output_seat = self._take("outputs", outputs)
         self.weight = nn.Parameter(torch.empty(weight_shape, device=device, dtype=dtype))
         if bias:
             self.bias = nn.Parameter(torch.empty(nodes_out, device=device, dtype=dtype))
@@ -88,6 +90,8 @@ class BlockoutLayer(nn.Module, ABC):
 
     def expected_weight(self) -> Float[Tensor, "nodes_out features_in *kernel"]:
         """The inference weight W~_j * P_j P_{j-1}^T / k (Eq. 5), whatever the mode."""
+        self.inputs.require_finite()
+        self.outputs.require_finite()
         c_in = self._per_feature(self.inputs.probabilities)
         return masked_weight(self.weight, self.outputs.probabilities, c_in)
 
@@ -100,7 +104,7 @@ class BlockoutLayer(nn.Module, ABC):
             return c_in
         return c_in.repeat_interleave(self.features_per_node, dim=0)
 
-    def _take(self, side: str, memberships: Memberships, nodes: int) -> int:
+    def _require_fit(self, side: str, memberships: Memberships, nodes: int) -> None:
         name = type(self).__name__
         if memberships.clusters != self.clusters:
             raise ValueError(
@@ -113,7 +117,9 @@ class BlockoutLayer(nn.Module, ABC):
                 f"{name} needs {nodes} nodes as {side} but was given memberships of "
                 f"{memberships.nodes}{hint}"
             )
-        seat = memberships.join()
+
+    def _take(self, side: str, memberships: Memberships) -> int:
+        seat = memberships.join(producer=side == "outputs")
         if seat == 0:
             self.add_module(side, memberships)
         else:
@@ -227,6 +233,9 @@ class BlockoutConv2d(BlockoutLayer):
             features_per_node=1, hard=hard, learned=learned, bias=bias, device=device, dtype=dtype,
         )  # fmt: skip
         self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = geometry.kernel_size, geometry.stride
+        self.padding, self.dilation = geometry.padding, geometry.dilation
+        self.padding_mode, self.groups = padding_mode, 1
         geometry.register_parameter("weight", None)
         object.__setattr__(self, "_geometry", geometry)
 
@@ -239,10 +248,9 @@ class BlockoutConv2d(BlockoutLayer):
         return _with_values(plain, self, self.expected_weight(), self.bias)
 
     def extra_repr(self) -> str:
-        g = self._geometry
         return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, "
-            f"stride={g.stride}, padding={g.padding}, clusters={self.clusters}, "
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, clusters={self.clusters}, "
             f"bias={self.bias is not None}"
         )
 
@@ -285,6 +293,8 @@ class DropConnectLinear(nn.Module):
         require_positive(in_features=in_features, out_features=out_features)
         if not 0 < keep <= 1:
             raise ValueError(f"keep must lie in (0, 1], got {keep:g}; it is 1 - the drop rate")
+        if activation is not None and not isinstance(activation, nn.Module):
+            raise ValueError(f"activation must be a module as nn.ReLU() or None, got {activation}")
         self.in_features, self.out_features, self.keep = in_features, out_features, keep
         self.activation = activation
         self.sampling = False
@@ -352,7 +362,7 @@ def _nodes_in(features_in: int, features_per_node: int) -> int:
 
 def require_width(layer: nn.Module, x: Tensor, dim: int, width: int) -> None:
     """The input's feature (or channel) dimension must be the layer's."""
-    if x.dim() < -dim or x.shape[dim] != width:
+    if x.dim() < -dim or (dim == -3 and x.dim() > 4) or x.shape[dim] != width:
         what = "features in the last" if dim == -1 else "channels in the third last"
         raise ValueError(
             f"{type(layer).__name__} takes {width} {what} dimension, "
@@ -363,7 +373,8 @@ def require_width(layer: nn.Module, x: Tensor, dim: int, width: int) -> None:
 def _with_values(
     plain: PlainLayer, source: nn.Module, weight: Tensor, bias: Tensor | None
 ) -> PlainLayer:
-    plain.weight = nn.Parameter(weight.detach().clone())
+    learns = source.get_parameter("weight").requires_grad
+    plain.weight = nn.Parameter(weight.detach().clone(), requires_grad=learns)
     if bias is not None:
-        plain.bias = nn.Parameter(bias.detach().clone())
+        plain.bias = nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
     return plain.train(source.training)

@@ -39,8 +39,9 @@ def block_mask(
     tensor([[0.0000, 0.5000],
             [0.5000, 1.0000]])
     """
+    dtype = torch.promote_types(c_out.dtype, c_in.dtype)
     with _full_precision(c_out.device.type):
-        return c_out @ c_in.T / c_out.shape[1]
+        return c_out.to(dtype) @ c_in.to(dtype).T / c_out.shape[1]
 
 
 def masked_weight(

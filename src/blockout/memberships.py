@@ -1,6 +1,6 @@
 """P_j: which nodes belong to which clusters, in the paper's variants, drawn once a step."""
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -12,9 +12,11 @@ from blockout.masking import draw_assignments, with_gradient_to
 class Memberships(nn.Module):
     """The probability P that each of a set of nodes belongs to each cluster.
 
-    One ``Memberships`` is shared by all layers whose inputs or outputs are these nodes. The first
-    of them in a training forward draws C ~ Bernoulli(P) and the others use the same C; a layer that
-    comes a second time begins a new forward, and C is drawn anew. In eval mode all use P (Eq. 5).
+    One ``Memberships`` is shared by all layers whose inputs or outputs are these nodes. In a
+    training forward the layer that produces the nodes draws C ~ Bernoulli(P) and those that consume
+    them use the same C. Nodes that no Blockout layer produces (P_0) are drawn by the first of their
+    consumers. Whoever is due to draw and comes a second time begins a new forward. In eval mode all
+    use P (Eq. 5).
 
     ====================  =======================================  ===============================
     variant               arguments                                in training
@@ -82,6 +84,7 @@ class Memberships(nn.Module):
             self.register_buffer("fixed", empty)
         self.profile: Float[Tensor, "clusters clusters"] | None = None
         self._seats = 0
+        self._producers: frozenset[int] = frozenset()
         self._drawn: Tensor | None = None
         self._drawn_by = -1
         self._used_by: frozenset[int] = frozenset()
@@ -136,10 +139,13 @@ class Memberships(nn.Module):
             return torch.logit(self.fixed)
         return super().__getattr__(name)
 
-    def join(self) -> int:
+    def join(self, *, producer: bool) -> int:
         """A seat for one side of one layer; the first, 0, is that of the owner, who registers P."""
+        seat = self._seats
         self._seats += 1
-        return self._seats - 1
+        if producer:
+            self._producers = self._producers | {seat}
+        return seat
 
     def assignments(self, seat: int, *, training: bool) -> Float[Tensor, "nodes clusters"]:
         """C for one forward of the layer in this seat: drawn or shared in training, P otherwise."""
@@ -148,24 +154,32 @@ class Memberships(nn.Module):
             recomputing = False
         else:
             recomputing = torch._C._current_graph_task_id() != -1
-            self._require_finite()
+            self.require_finite()
         if not (self.hard and (training or self.sampling)):
+            if seat in self._producers and self._drawn is not None:
+                self.forget()  # nodes made with P: a consumer that trains draws for itself
             return p
         if recomputing:
             if self._drawn is None or (seat == self._drawn_by and self.generator is None):
                 self._drawn = draw_assignments(p, self.generator)
         else:
-            if self._drawn is None or seat in self._used_by:
+            if self._drawn is None or self._begins_a_forward(seat):
                 self._drawn = draw_assignments(p, self.generator)
                 self._drawn_by, self._used_by = seat, frozenset()
             self._used_by = self._used_by | {seat}
         return with_gradient_to(p, self._drawn)
 
+    def _begins_a_forward(self, seat: int) -> bool:
+        produced = bool(self._used_by & self._producers)
+        if seat in self._producers:
+            return seat in self._used_by or not produced
+        return seat in self._used_by and not produced
+
     def forget(self) -> None:
         """The next training forward draws anew, whoever comes first."""
         self._drawn, self._used_by = None, frozenset()
 
-    def _require_finite(self) -> None:
+    def require_finite(self) -> None:
         """On a CPU before every use; elsewhere that would stall the device."""
         if self.learned and self.logits.is_cpu and not self.logits.isfinite().all():
             count = int((~self.logits.isfinite()).sum())
@@ -175,6 +189,20 @@ class Memberships(nn.Module):
                 "an earlier checkpoint"
             )
 
+    def _apply(self, fn, recurse=True):  # `.to`, `.half`, `.cuda`, ...
+        """Moves, but never below float32: neither steps of logits nor a fixed P survive that."""
+
+        def at_least_float32(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            kept = torch.promote_types(moved.dtype, torch.float32)
+            return moved if moved.dtype == kept else tensor.to(moved.device)
+
+        return super()._apply(at_least_float32, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles begin with a draw of their own."""
+        return {**self.__dict__, "_drawn": None, "_used_by": frozenset()}
+
     def extra_repr(self) -> str:
         kind = f"hard={self.hard}, learned={self.learned}"
         return f"nodes={self.nodes}, clusters={self.clusters}, {kind}"
@@ -183,8 +211,8 @@ class Memberships(nn.Module):
 def require_positive(**sizes: int) -> None:
     """Each named size must be at least 1."""
     for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number, at least 1, got {value}")
 
 
 def _initial_rows(
@@ -194,7 +222,7 @@ def _initial_rows(
     if isinstance(probability, Tensor):
         p = probability.detach().cpu()
     else:
-        p = torch.full((1, clusters), probability, dtype=torch.float64)
+        p = torch.full((1, clusters), probability, dtype=torch.float64, device="cpu")
     if p.shape not in ((nodes, clusters), (1, clusters)):
         raise ValueError(
             f"probability must be one number or have shape ({nodes}, {clusters}), one row a node, "

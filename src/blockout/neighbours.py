@@ -1,5 +1,7 @@
 """Which named layers of a model feed which: read from its torch.fx graph, refused where unclear."""
 
+import contextlib
+import copy
 import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
+
+from blockout.layers import BlockoutLayer, DropConnectLinear
 
 ELEMENTWISE_MODULES = (
     nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
@@ -22,10 +26,11 @@ POOLING_MODULES = (
 )  # fmt: skip
 MIXING_MODULES = (
     nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd, nn.RNNBase,
-    nn.RNNCellBase, nn.MultiheadAttention,
+    nn.RNNCellBase, nn.MultiheadAttention, BlockoutLayer, DropConnectLinear,
 )  # fmt: skip
 ELEMENTWISE_FUNCTIONS = {
-    F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish, F.sigmoid,
+    F.relu, F.relu_, torch.relu_,
+    F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish, F.sigmoid,
     F.logsigmoid, F.hardsigmoid, F.hardswish, F.hardtanh, F.softplus, F.softsign, F.tanh,
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.batch_norm, F.layer_norm,
     F.group_norm, F.softmax, F.log_softmax, torch.relu, torch.sigmoid, torch.tanh, torch.softmax,
@@ -40,7 +45,7 @@ ELEMENTWISE_METHODS = {
 }  # fmt: skip
 POOLING_FUNCTIONS = {
     F.max_pool2d, F.avg_pool2d, F.lp_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d,
-    F.interpolate, F.pad, torch.max_pool2d,
+    F.interpolate, torch.max_pool2d,
 }  # fmt: skip
 
 
@@ -65,6 +70,7 @@ def find_producers(
     be decided; says what to write instead.
     """
     graph = _trace(model, names)
+    _require_called_only(graph, names)
     modules = dict(model.named_modules())
     origins: dict[fx.Node, frozenset[Origin]] = {}
     found: dict[str, str | None] = {}
@@ -79,32 +85,63 @@ def find_producers(
             origins[node] = frozenset({Origin(name, channels=isinstance(modules[name], nn.Conv2d))})
         else:
             origins[node] = _passed_on(node, sources, modules)
+            if node.op == "call_method" and str(node.target).endswith("_"):
+                changed = node.args[0]
+                assert isinstance(changed, fx.Node)
+                origins[changed] = origins[node]
     return {name: found.get(name, links.get(name)) for name in names}
 
 
-class _Tracer(fx.Tracer):
-    """Follows a model only where it must: a part with weights but no named layer stays closed."""
+def refuse_weights_read_directly(model: nn.Module, names: Collection[str]) -> None:
+    """Raises where the forward, if it can be followed, takes a named layer's weight itself."""
+    with contextlib.suppress(_NotTraceable):
+        _require_called_only(_trace(model, names), names)
 
-    def __init__(self, names: Collection[str]) -> None:
+
+class _NotTraceable(ValueError):
+    """The forward cannot be followed symbolically."""
+
+
+class _Tracer(fx.Tracer):
+    """Follows a model into its parts, or, ``closed``, only where a named layer lies."""
+
+    def __init__(self, names: Collection[str], closed: bool) -> None:
         super().__init__()
-        self.names = names
+        self.names, self.closed = names, closed
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         inside = any(name.startswith(module_qualified_name + ".") for name in self.names)
-        closed = not inside and next(m.parameters(), None) is not None
-        return closed or super().is_leaf_module(m, module_qualified_name)
+        if self.closed and not inside and next(m.parameters(), None) is not None:
+            return True
+        own = isinstance(m, BlockoutLayer | DropConnectLinear)
+        return own or super().is_leaf_module(m, module_qualified_name)
 
 
 def _trace(model: nn.Module, names: Collection[str]) -> fx.Graph:
+    """The graph of a copy: a forward that stores things would store symbols in the original."""
     try:
-        return _Tracer(names).trace(model)
-    except Exception as error:  # whatever the user's forward raises on symbolic values
+        return _Tracer(names, closed=False).trace(copy.deepcopy(model))
+    except Exception:  # whatever a forward raises on symbols; parts without named layers may stay
+        pass
+    try:
+        return _Tracer(names, closed=True).trace(copy.deepcopy(model))
+    except Exception as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
+        raise _NotTraceable(
             f"cannot follow the forward of {type(model).__name__} from layer to layer ({first}); "
             "say yourself which of the layers are neighbours: "
             "links={'consumer': 'producer', 'other': None, ...}, one entry a layer"
         ) from error
+
+
+def _require_called_only(graph: fx.Graph, names: Collection[str]) -> None:
+    for node in graph.nodes:
+        name, _, parameter = str(node.target).rpartition(".")
+        if node.op == "get_attr" and name and name in names:
+            raise ValueError(
+                f"{name} cannot be converted: the model reads its {parameter} itself, where no "
+                "mask applies; let it call the layer instead"
+            )
 
 
 def _passed_on(
@@ -112,17 +149,17 @@ def _passed_on(
 ) -> frozenset[Origin]:
     """The origins behind one step that is not a named layer."""
     step = _kind(node, modules)
-    if step == "source" or not node.all_input_nodes:
-        return frozenset({Origin(None)})
     if step == "size":
         return frozenset()
+    if step == "source" or not node.all_input_nodes:
+        return frozenset({Origin(None)})
     if step == "elementwise":
         return sources
     result = set()
     for origin in sources:
         if origin.layer is None or origin.unclear or (step == "pooling" and origin.channels):
             result.add(origin)
-        elif step == "flatten":
+        elif step == "flatten" or (step == "global pooling" and origin.channels):
             result.add(Origin(origin.layer))
         else:
             what = f"module {node.target}" if node.op == "call_module" else str(node.name)
@@ -131,12 +168,12 @@ def _passed_on(
 
 
 def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str:
-    """source (new nodes), size (no nodes at all), elementwise, pooling, flatten, or other."""
-    if node.op in ("placeholder", "get_attr"):
+    """source (new nodes), size (no nodes), elementwise, pooling, global pooling, flatten, other."""
+    if node.op == "placeholder":
         return "source"
-    if node.target in ("size", "dim", "numel") or (
-        node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype")
-    ):
+    if node.op == "get_attr" or node.target in ("size", "dim", "numel", len):
+        return "size"
+    if node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype"):
         return "size"
     if node.op == "output":
         return "elementwise"
@@ -144,6 +181,8 @@ def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str:
         return _module_kind(modules[str(node.target)])
     if _flattens(node):
         return "flatten"
+    if _pools_globally(node):
+        return "global pooling"
     if node.op == "call_function":
         if node.target in ELEMENTWISE_FUNCTIONS:
             return "elementwise"
@@ -164,16 +203,23 @@ def _module_kind(module: nn.Module) -> str:
 
 
 def _flattens(node: fx.Node) -> bool:
-    """flatten(x, 1), x.flatten(1), x.view(n, -1), x.reshape(n, -1), or the mean over both axes."""
+    """flatten(x, 1), x.flatten(1), and views with two dimensions, the batch and all the rest."""
     rest = tuple(node.args[1:])
     if node.target in (torch.flatten, "flatten"):
-        return rest == (1,) or (not rest and node.kwargs == {"start_dim": 1})
-    if node.target in ("view", "reshape"):
-        return len(rest) == 2 and -1 in rest
-    if node.target in (torch.mean, "mean"):
-        dims = rest[0] if rest else node.kwargs.get("dim")
-        return isinstance(dims, list | tuple) and set(dims) in ({2, 3}, {-2, -1})
+        return rest in ((1,), (1, -1)) or (not rest and node.kwargs == {"start_dim": 1})
+    if node.target in ("view", "reshape", torch.reshape):
+        shape = rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
+        return len(shape) == 2
     return False
+
+
+def _pools_globally(node: fx.Node) -> bool:
+    """The mean over height and width, or axes of length one left out."""
+    if node.target in (torch.squeeze, "squeeze"):
+        return True
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    is_mean = node.target in (torch.mean, "mean")
+    return is_mean and isinstance(dims, list | tuple) and set(dims) in ({2, 3}, {-2, -1})
 
 
 def _decide(name: str, layer: nn.Module, sources: frozenset[Origin]) -> str | None:

@@ -8,14 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.layers import DropConnectLinear
+from blockout.layers import DropConnectLinear, memberships_of
 from blockout.memberships import Memberships
 
 
 def seed_draws(model: nn.Module, seed: int) -> None:
     """Gives every ``Memberships`` of the model a generator of its own, seeded from ``seed``.
 
-    Draws then no longer depend on what else consumes random numbers, nor on the device. With
+    Draws then no longer depend on what else consumes random numbers, nor on the device (DropConnect
+    masks still do: they follow torch's default generator, as Dropout's). With
     several processes this is the choice to make, once, after building the model:
 
     - ``seed_draws(model, seed)`` with one seed everywhere: all processes train the same drawn
@@ -27,7 +28,7 @@ def seed_draws(model: nn.Module, seed: int) -> None:
     alike with ``torch.manual_seed`` instead, for equal draws.
     """
     root = torch.Generator().manual_seed(seed)
-    for memberships in _of_type(model, Memberships):
+    for memberships in _memberships(model):
         own_seed = int(torch.randint(2**63 - 1, (), generator=root))
         memberships.generator = torch.Generator().manual_seed(own_seed)
 
@@ -50,7 +51,8 @@ def sample_predictions(
     """Mean and spread of the outputs over ``draws`` sampled architectures.
 
     The explicit average that Eq. 5 approximates by one forward with expected weights. Everything
-    but the draws (batch normalisation, Dropout) is in eval mode, and the model is left as it was.
+    but the draws (batch normalisation, Dropout) is in eval mode, and the model is left as it was,
+    generators of its own included.
 
     Args:
         inputs: what the model takes.
@@ -72,6 +74,7 @@ def sample_predictions(
                 m.forget()
             y = model(*inputs)
             y = y if transform is None else transform(y)
+            y = y.to(torch.promote_types(y.dtype, torch.float32))
             if mean is None or squares is None:
                 mean, squares = torch.zeros_like(y), torch.zeros_like(y)
             step = y - mean
@@ -101,14 +104,16 @@ class SampledModel(nn.Module):
 @contextmanager
 def _sampling(model: nn.Module) -> Iterator[list[Memberships]]:
     """Eval mode, in which memberships and DropConnect masks are drawn all the same."""
-    memberships = _of_type(model, Memberships)
-    drawing = [*memberships, *_of_type(model, DropConnectLinear)]
+    memberships = _memberships(model)
+    drawing = [*memberships, *(m for m in model.modules() if isinstance(m, DropConnectLinear))]
     if not any(isinstance(m, DropConnectLinear) or m.hard for m in drawing):
         raise ValueError(
             "the model draws nothing (no hard memberships, no DropConnect), so there is nothing to "
             "average over; call it in eval mode instead"
         )
     modes = {module: module.training for module in model.modules()}
+    generators = [m.generator for m in memberships if m.generator is not None]
+    states = [generator.get_state() for generator in generators]
     model.eval()
     for module in drawing:
         module.sampling = True
@@ -121,7 +126,11 @@ def _sampling(model: nn.Module) -> Iterator[list[Memberships]]:
             module.sampling = False
         for m in memberships:
             m.forget()
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
-def _of_type(model: nn.Module, kind: type) -> list:
-    return [module for module in model.modules() if isinstance(module, kind)]
+def _memberships(model: nn.Module) -> list[Memberships]:
+    """All that the model registers or that its layers refer to."""
+    registered = [m for m in model.modules() if isinstance(m, Memberships)]
+    return list(dict.fromkeys([*registered, *memberships_of(model).values()]))

@@ -135,7 +135,7 @@ def _generated(config: DataConfig) -> Decoded:
     if config.stream or config.image_size not in (None, shapes.SIZE):
         raise DataError(
             f"--data {GENERATED} is generated in memory at {shapes.SIZE} pixels; "
-            "leave out --stream and --image_size, or name other data"
+            "leave out --stream and --image-size, or name other data"
         )
     images, labels = zip(
         shapes.generate(shapes.TRAIN_PER_CLASS, config.data_seed, TRAIN),

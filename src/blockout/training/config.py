@@ -118,6 +118,10 @@ class RunConfig:
         )
 
 
+PARTS = (DataConfig, ModelConfig, OptimisationConfig, ComputeConfig, RunConfig)
+"""The dataclasses of a `TrainConfig`, in the order of its fields."""
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """One training run.
@@ -136,8 +140,7 @@ class TrainConfig:
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
         """The config whose ``flat`` these values are; what is missing has its default."""
         parts = {}
-        for part in dataclasses.fields(cls):
-            kind = type(getattr(cls(), part.name))
+        for part, kind in zip(dataclasses.fields(cls), PARTS, strict=True):
             names = {f.name for f in dataclasses.fields(kind)}
             chosen = {k: v for k, v in values.items() if k in names}
             for name in ("cache", "run", "init_from"):
