@@ -106,7 +106,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def whole_weights(module: nn.Module) -> dict[str, Tensor]:
     """The state_dict on the CPU, gathered where it is sharded (then empty on other processes)."""
-    return get_model_state_dict(module, options=WHOLE)
+    state: Any = get_model_state_dict(module, options=WHOLE)
+    return state
 
 
 def whole(tensor: Tensor) -> Tensor:

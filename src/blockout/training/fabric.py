@@ -39,12 +39,13 @@ def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """FSDP2: trunk and head are one unit each, so that layers that share memberships stay together."""
+    """FSDP2: trunk and head are a unit each; layers that share memberships stay together."""
     mesh = mesh["data_parallel"]
     for child in module.children():
         if next(child.parameters(), None) is not None:
             fully_shard(child, mesh=mesh)
-    return fully_shard(module, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
 
 
 def _loggers(run: RunConfig, folder: Path) -> list:

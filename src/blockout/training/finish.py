@@ -68,7 +68,7 @@ def _agreement(memberships: dict[str, Tensor], groups: tuple[int, ...] | None) -
 
 
 def description(model: ImageClassifier, data: ImageData) -> dict[str, Any]:
-    """What is needed beside the weights to classify an image: architecture, names, preprocessing."""
+    """What classifying takes beside the weights: architecture, names, preprocessing."""
     return {
         "format": FORMAT,
         "model": model.describe(),

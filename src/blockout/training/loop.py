@@ -95,7 +95,7 @@ class Training:
         )
         self.optimizer = torch.optim.SGD(groups, momentum=o.momentum, nesterov=True)
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.stepper = fabric.setup_optimizers(self.optimizer)
+        self.stepper: Any = fabric.setup_optimizers(self.optimizer)
         self.epoch_steps = data.train.batch_count(o.batch_size, train=True)
         self.steps = o.steps or o.epochs * self.epoch_steps
         self.position = checkpoint.restore(
@@ -127,7 +127,8 @@ class Training:
         o, position, fabric = self.config.optimisation, self.position, self.fabric
         batches = self.data.train.batches(
             o.batch_size, train=True, seed=o.seed, epoch=epoch,
-            start=position.step % self.epoch_steps, rank=fabric.global_rank, world=fabric.world_size,
+            start=position.step % self.epoch_steps,
+            rank=fabric.global_rank, world=fabric.world_size,
         )  # fmt: skip
         self.model.train()
         saved = began = time.perf_counter()
@@ -191,7 +192,7 @@ class Training:
         seed_draws(self.module, shared + (rank << 48) * self.config.compute.own_draws)
 
     def _set_rates(self, step: int) -> float:
-        """One cycle: up to the peak and down to nothing, along cosines; returns the weights' rate."""
+        """One cycle, up to the peak and down to nothing along cosines; returns the weights' rate."""
         rise = max(self.config.optimisation.warmup * self.steps, 1)
         share = step / rise if step < rise else 1 - (step - rise) / max(self.steps - rise, 1)
         factor = max((1 - math.cos(math.pi * share)) / 2, 0.04 if step < rise else 0)
@@ -287,8 +288,13 @@ class Training:
         return evaluate(
             self.model if self.averaged is None else self.averaged.module, split,
             device=fabric.device, rank=fabric.global_rank, world=fabric.world_size,
-            gather=(lambda t: fabric.all_gather(t)) if fabric.world_size > 1 else None,
+            gather=self._gather if fabric.world_size > 1 else None,
         )  # fmt: skip
+
+    def _gather(self, part: Tensor) -> Tensor:
+        gathered = self.fabric.all_gather(part)
+        assert isinstance(gathered, Tensor)
+        return gathered
 
     def _recalibrate(self) -> None:
         o, fabric = self.config.optimisation, self.fabric

@@ -1,4 +1,4 @@
-"""Says while it happens when memberships collapse, and stops when the loss is no longer a number."""
+"""Says when memberships collapse, while it happens; stops when the loss is no number."""
 
 import math
 from collections.abc import Mapping
