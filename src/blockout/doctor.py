@@ -106,8 +106,8 @@ def _time(dtype: torch.dtype) -> float:
 def _data() -> Iterator[Finding]:
     folder = os.environ.get(DATA_DIR_VARIABLE)
     if folder is None:
-        yield Finding("note", f"${DATA_DIR_VARIABLE} is not set; cifar10 and cifar100 come from the "
-                              "Hugging Face cache or hub")  # fmt: skip
+        text = f"${DATA_DIR_VARIABLE} is not set; CIFAR comes from the Hugging Face cache or hub"
+        yield Finding("note", text)
     else:
         for name in ("cifar10", "cifar100"):
             found = any((Path(folder) / name).glob("*.parquet"))

@@ -15,11 +15,11 @@ from blockout.data import DataConfig, DataError
         ({"data": ""}, "--data must be a name, a path or a hub id, got nothing"),
         ({"holdout": 1.0}, "--holdout must be at least 0 and below 1, got 1.0"),
         ({"holdout": -0.1}, "--holdout must be at least 0 and below 1, got -0.1"),
-        ({"test_share": 0.0}, "--test_share must be above 0 and below 1, got 0.0"),
+        ({"test_share": 0.0}, "--test-share must be above 0 and below 1, got 0.0"),
         ({"image_size": 4}, "--image-size must be at least 8, got 4"),
-        ({"per_class": 0}, "--per_class must be at least 1, got 0"),
+        ({"per_class": 0}, "--per-class must be at least 1, got 0"),
         ({"workers": -1}, "--workers must be at least 0, got -1"),
-        ({"data_seed": -1}, "--data_seed must be at least 0, got -1"),
+        ({"data_seed": -1}, "--data-seed must be at least 0, got -1"),
     ],
 )
 def test_a_wrong_value_names_its_flag_and_what_is_expected(wrong: dict, message: str) -> None:

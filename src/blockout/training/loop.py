@@ -192,7 +192,7 @@ class Training:
         seed_draws(self.module, shared + (rank << 48) * self.config.compute.own_draws)
 
     def _set_rates(self, step: int) -> float:
-        """One cycle, up to the peak and down to nothing along cosines; returns the weights' rate."""
+        """One cycle, up to the peak and down to nothing along cosines; returns the main rate."""
         rise = max(self.config.optimisation.warmup * self.steps, 1)
         share = step / rise if step < rise else 1 - (step - rise) / max(self.steps - rise, 1)
         factor = max((1 - math.cos(math.pi * share)) / 2, 0.04 if step < rise else 0)
