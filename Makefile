@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check faults lock clean
 
 demo: .venv/ready
-	$(BIN)/python examples/plain_loop.py
+	$(BIN)/blockout train --run runs/demo --restart
 
 test: .venv/ready
 	$(BIN)/python -m pytest

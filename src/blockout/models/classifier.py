@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
 
-from blockout.layers import BlockoutLayer
+from blockout.layers import memberships_of
 from blockout.memberships import Memberships
 from blockout.models.heads import Head
 from blockout.models.inception import CompactInception, InceptionBN
@@ -71,11 +71,7 @@ class ImageClassifier(nn.Module):
 
     def memberships(self) -> dict[str, Memberships]:
         """P_0, P_1, ... in the order in which layers use them; empty without Blockout."""
-        found: list[Memberships] = []
-        for module in self.modules():
-            if isinstance(module, BlockoutLayer):
-                found += [m for m in (module.inputs, module.outputs) if m not in found]
-        return {f"P_{j}": memberships for j, memberships in enumerate(found)}
+        return memberships_of(self)
 
     def describe(self) -> dict[str, Any]:
         """JSON from which ``from_description`` builds the same architecture, weights aside.
