@@ -15,7 +15,16 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
     f"tests/test_{name}.py"
-    for name in ("masking", "scale", "memberships", "layers", "sampling", "optimisation", "convert")
+    for name in (
+        "masking",
+        "scale",
+        "memberships",
+        "layers",
+        "family",
+        "sampling",
+        "optimisation",
+        "convert",
+    )
 ]
 
 

@@ -119,19 +119,18 @@ class _Tracer(fx.Tracer):
 
 def _trace(model: nn.Module, names: Collection[str]) -> fx.Graph:
     """The graph of a copy: a forward that stores things would store symbols in the original."""
-    try:
-        return _Tracer(names, closed=False).trace(copy.deepcopy(model))
-    except Exception:  # whatever a forward raises on symbols; parts without named layers may stay
-        pass
-    try:
-        return _Tracer(names, closed=True).trace(copy.deepcopy(model))
-    except Exception as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _NotTraceable(
-            f"cannot follow the forward of {type(model).__name__} from layer to layer ({first}); "
-            "say yourself which of the layers are neighbours: "
-            "links={'consumer': 'producer', 'other': None, ...}, one entry a layer"
-        ) from error
+    failure: Exception = ValueError()
+    for closed in (False, True):
+        try:
+            return _Tracer(names, closed).trace(copy.deepcopy(model))
+        except Exception as error:  # whatever the user's forward raises on symbolic values
+            failure = error
+    first = (str(failure).splitlines() or [type(failure).__name__])[0]
+    raise _NotTraceable(
+        f"cannot follow the forward of {type(model).__name__} from layer to layer ({first}); "
+        "say yourself which of the layers are neighbours: "
+        "links={'consumer': 'producer', 'other': None, ...}, one entry a layer"
+    ) from failure
 
 
 def _require_called_only(graph: fx.Graph, names: Collection[str]) -> None:
