@@ -45,7 +45,7 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     width: float = 0.5
     """Multiplier of the compact trunk's channels; 1 is the full model, 0.5 trains on a CPU."""
     early_downsampling: bool = True
-    """Halve the grid after the compact trunk's first convolution: a quarter of the work."""
+    """Halve the grid after the compact trunk's first block: less than a third of the work."""
     nodes: int | None = None
     """Nodes of each fully-connected layer; by default the paper's for the data set, else 512."""
     clusters: int | None = None

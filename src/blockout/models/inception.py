@@ -54,6 +54,10 @@ COMPACT: dict[str, tuple[int, int]] = {
 """Widths of (1x1, 3x3) side by side; without a 1x1, (0, n) is 3x3/2 beside a max-pooling 3/2."""
 
 
+EARLY = "simple1"
+"""The block after which early down-sampling halves the grid."""
+
+
 class ConvUnit(nn.Sequential):
     """Convolution without bias, batch normalisation, ReLU; the grid is divided by the stride."""
 
@@ -113,12 +117,13 @@ class CompactInception(nn.Module):
     """Inception with fewer layers and weights, for 28-64 px.
 
     At width 1: 336 channels, 1.65 M weights, 204 MMAC at 28 px. At width 0.5 with early
-    down-sampling: 168 channels, 0.41 M weights, 18 MMAC at 32 px.
+    down-sampling: 168 channels, 0.41 M weights, 24 MMAC at 32 px.
 
     Args:
         width: multiplier of all channels.
-        early_downsampling: a 2x2 max-pooling after the first convolution, so that all blocks work
-            on half the grid; the first convolution still sees every pixel.
+        early_downsampling: a 2x2 max-pooling after the first block, so that all later ones work on
+            half the grid; the first two steps still see every pixel. (After the stem it is 1.3
+            times faster and ends 10 epochs of CIFAR-100 lower.)
 
     Shape: (N, 3, H, W) to (N, 336 width, H/4, W/4), or H/8, W/8 with early down-sampling.
 
@@ -133,13 +138,13 @@ class CompactInception(nn.Module):
         self.width, self.early_downsampling = width, early_downsampling
         channels = self._scaled(COMPACT_STEM)
         self.stem = nn.Sequential(OrderedDict(conv=ConvUnit(3, channels, 3)))
-        if early_downsampling:
-            self.stem.add_module("pool", nn.MaxPool2d(2, ceil_mode=True))
         self.blocks = nn.Sequential()
         for name, (one, three) in COMPACT.items():
             one, three = self._scaled(one), self._scaled(three)
             self.blocks.add_module(name, _compact_block(channels, one, three))
             channels = three + (one or channels)
+            if early_downsampling and name == EARLY:
+                self.blocks.add_module("early_pool", nn.MaxPool2d(2, ceil_mode=True))
         self.features = channels
 
     def forward(self, x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n features h2 w2"]:
