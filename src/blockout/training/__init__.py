@@ -6,7 +6,9 @@ from blockout.training.config import ComputeConfig, OptimisationConfig, RunConfi
 from blockout.training.evaluation import Evaluation, evaluate, recalibrate
 from blockout.training.files import RunError
 from blockout.training.finish import TrainedModel, load_trained
-from blockout.training.loop import Interrupted, train
+from blockout.training.images import load_images
+from blockout.training.interrupts import Interrupted
+from blockout.training.loop import train
 
 __all__ = [
     "ComputeConfig",
@@ -20,6 +22,7 @@ __all__ = [
     "TrainConfig",
     "TrainedModel",
     "evaluate",
+    "load_images",
     "load_trained",
     "recalibrate",
     "train",

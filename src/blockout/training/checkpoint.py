@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from blockout.training.files import RunError, write_checkpoint
+from blockout.training.files import RunError
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 FORMAT = 1
@@ -31,6 +31,8 @@ class Position:
     """Over the images seen in this epoch, as ``hits`` and ``seen``."""
     hits: int = 0
     seen: int = 0
+    unlogged: list[float] = field(default_factory=list)
+    """Losses of the steps since the last entry of metrics."""
     best_accuracy: float = -1.0
     """On the hold-out."""
     best_step: int = 0
@@ -38,27 +40,23 @@ class Position:
     """Warnings that have been given."""
 
 
-def save(
-    path: Path,
+def state_of(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     position: Position,
     identity: dict[str, Any],
     averaged: nn.Module | None,
-    first_process: bool,
-) -> None:
-    """Called by all processes; the first one writes, in one step or not at all."""
+) -> dict[str, Any]:
+    """All that ``restore`` needs, gathered by all processes; whole on the first."""
     weights, moments = get_state_dict(module, optimizer, options=WHOLE)
-    if first_process:
-        state = {
-            "format": FORMAT,
-            "weights": weights,
-            "optimizer": moments,
-            "position": asdict(position),
-            "identity": identity,
-            "averaged": None if averaged is None else averaged.state_dict(),
-        }
-        write_checkpoint(path, state)
+    return {
+        "format": FORMAT,
+        "weights": weights,
+        "optimizer": moments,
+        "position": asdict(position),
+        "identity": identity,
+        "averaged": None if averaged is None else averaged.state_dict(),
+    }
 
 
 def restore(

@@ -57,7 +57,7 @@ class OptimisationConfig:
         _require(self.lr is None or self.lr > 0, "lr", "positive", self.lr)
         _require(self.membership_scale > 0, "membership-scale", "positive", self.membership_scale)
         _require(self.weight_decay >= 0, "weight-decay", "at least 0", self.weight_decay)
-        _require(self.seed >= 0, "seed", "at least 0", self.seed)
+        _require(0 <= self.seed < 2**63, "seed", "at least 0 and below 2**63", self.seed)
         for flag, value in (("momentum", self.momentum), ("label-smoothing", self.label_smoothing),
                             ("ema", self.ema)):  # fmt: skip
             _require(0 <= value < 1, flag, "at least 0 and below 1", value)

@@ -39,7 +39,6 @@ def evaluate(
     *,
     batch_size: int = 500,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
     rank: int = 0,
     world: int = 1,
     gather: Callable[[Tensor], Tensor] | None = None,
@@ -49,7 +48,7 @@ def evaluate(
     With several processes each takes its part of every batch, and ``gather`` (n, ...) to
     (world, n, ...) brings the parts together, so that all know the result.
     """
-    rows = []
+    rows, dtype = [], _dtype(model)
     with eval_mode(model):
         for x, y in split.batches(batch_size, train=False, rank=rank, world=world):
             logits = model(x.to(device, dtype)).float()
@@ -89,21 +88,20 @@ def recalibrate(
     batch_size: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
     rank: int = 0,
     world: int = 1,
 ) -> bool:
     """Measures batch normalisation's statistics anew on training images, with expected weights.
 
     In training they are averages over drawn weights, whose mean square is larger than that of the
-    expected weights that inference uses. Returns whether there was anything to measure.
+    expected weights that inference uses. Normalisations that do not learn (a frozen trunk) keep
+    theirs. With several processes each measures on its own part of every batch; see
+    ``average_statistics``. Returns whether there was anything to measure.
     """
-    norms = [m for m in model.modules() if isinstance(m, NORMALISATIONS) and m.track_running_stats]
-    frozen = [m for m in norms if not any(p.requires_grad for p in m.parameters())]
-    norms = [m for m in norms if m not in frozen]
+    norms = [m for m in _tracking(model) if any(p.requires_grad for p in m.parameters())]
     if not norms:
         return False
-    momenta = [m.momentum for m in norms]
+    momenta, dtype = [m.momentum for m in norms], _dtype(model)
     with eval_mode(model):
         for m in norms:
             m.reset_running_stats()
@@ -115,6 +113,24 @@ def recalibrate(
     for m, momentum in zip(norms, momenta, strict=True):
         m.momentum = momentum
     return True
+
+
+@torch.no_grad()
+def average_statistics(model: nn.Module, mean: Callable[[Tensor], Tensor]) -> None:
+    """Gives all processes the same statistics; ``mean`` is a tensor's average over processes."""
+    for m in _tracking(model):
+        for statistic in (m.running_mean, m.running_var):
+            if statistic is not None:
+                statistic.copy_(mean(statistic.clone()))
+
+
+def _tracking(model: nn.Module) -> list[NORMALISATIONS]:
+    return [m for m in model.modules() if isinstance(m, NORMALISATIONS) and m.track_running_stats]
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    floating = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(floating, torch.float32)
 
 
 @contextmanager

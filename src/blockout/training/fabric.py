@@ -1,5 +1,6 @@
 """Devices, processes, precision and loggers: Lightning Fabric, set up from the config."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from blockout.training.config import ComputeConfig, RunConfig
-from blockout.training.files import EVENTS
+from blockout.training.files import EVENTS, RunError
 
 
 def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
@@ -31,11 +32,32 @@ def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
             precision=compute.precision,  # pyright: ignore[reportArgumentType]
             loggers=_loggers(run, folder),
         )
-    except (ValueError, RuntimeError, TypeError) as error:
+    except (ModuleNotFoundError, RunError):
+        raise
+    except (ValueError, RuntimeError, TypeError, ImportError) as error:
         raise ValueError(
             "--accelerator, --devices, --num-nodes, --strategy or --precision do not fit this "
             f"machine: {error}"
         ) from error
+
+
+def on_first_process(fabric: Fabric, work: Callable[[], object]) -> None:
+    """``work`` on the first process only; where it cannot go on, every process raises its error.
+
+    Otherwise the others would wait for ever for one that has gone.
+    """
+    if fabric.world_size == 1:
+        work()
+        return
+    problem = None
+    if fabric.global_rank == 0:
+        try:
+            work()
+        except RunError as error:
+            problem = str(error)
+    problem = fabric.broadcast(problem)
+    if problem is not None:
+        raise RunError(problem)
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:

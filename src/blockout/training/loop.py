@@ -3,42 +3,41 @@
 Chance is a function of (seed, step, process): before each step torch's generator and those of the
 memberships are seeded from it, and order and augmentation of the images follow from (seed, epoch).
 So a run that continues from a checkpoint is, on a CPU, bit for bit the run that was never stopped.
+
+The risk of a step is the sum over the images of the joined batch by their number, however they are
+dealt out to processes (``--devices``) and parts (``--accumulate``), and all of these see the same
+drawn architecture. Only batch normalisation makes a difference then: it takes its statistics from
+the images of one part on one process.
 """
 
 import math
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning import Fabric
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from blockout.data import ImageData, load
-from blockout.layers import memberships_of
+from blockout.data import ImageData
+from blockout.layers import DropConnectLinear, memberships_of
 from blockout.models import build_model
 from blockout.optimisation import parameter_groups
 from blockout.sampling import seed_draws
 from blockout.training import checkpoint, files, watch
 from blockout.training.config import TrainConfig
-from blockout.training.evaluation import Evaluation, evaluate, recalibrate
-from blockout.training.fabric import make_fabric
+from blockout.training.evaluation import Evaluation, average_statistics, evaluate, recalibrate
+from blockout.training.fabric import make_fabric, on_first_process
 from blockout.training.finish import initial_weights, write_results
+from blockout.training.images import load_images
+from blockout.training.interrupts import SIGNALS, Interrupted, Pending
 from blockout.training.progress import Narrator
 from blockout.training.records import environment
-
-
-class Interrupted(RuntimeError):
-    """Stopped by a signal at the end of a step, after a checkpoint."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + number
 
 
 def train(
@@ -50,6 +49,9 @@ def train(
 ) -> Path:
     """Trains as the config says and returns the run folder; continues what was interrupted.
 
+    A model, a trunk or data of one's own are no part of the config: who changes them names another
+    folder, or says ``restart``. torch's random state is left as it was.
+
     Args:
         config: everything that decides the run.
         model: a model of one's own, images to logits, in place of the configured one.
@@ -59,13 +61,15 @@ def train(
     config = config or TrainConfig()
     folder = config.folder
     fabric = make_fabric(config.compute, config.run, folder)
-    if fabric.global_rank == 0:
-        files.open_folder(folder, config.identity(), config.flat(), config.run.restart)
-    if (folder / files.RESULT).exists():
-        return folder
     fabric.launch()
-    data = data or load(config.data)
-    with torch.random.fork_rng(devices=[]):
+    on_first_process(fabric, lambda: files.open_folder(
+        folder, config.identity(), config.flat(), config.run.restart
+    ))  # fmt: skip
+    if fabric.broadcast((folder / files.RESULT).exists()):
+        return folder
+    data = data or load_images(config)
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
         torch.manual_seed(config.optimisation.seed)
         if model is None:
             model = build_model(
@@ -79,6 +83,8 @@ def train(
 class Training:
     """One run: the parts that the loop works with, and the loop."""
 
+    narrator: Narrator
+
     def __init__(
         self, config: TrainConfig, fabric: Fabric, model: nn.Module, data: ImageData, folder: Path
     ) -> None:
@@ -88,8 +94,8 @@ class Training:
         if config.run.init_from is not None:
             initial_weights(model, config.run.init_from, fabric.print)
         self.module = model.to(memory_format=torch.channels_last)  # pyright: ignore
-        self.averaged = self._average() if o.ema else None
         self.model = fabric.setup_module(self.module)
+        self.averaged = self._average() if o.ema else None
         groups = parameter_groups(
             self.module, config.peak_rate, o.weight_decay, membership_scale=o.membership_scale
         )
@@ -98,26 +104,28 @@ class Training:
         self.stepper: Any = fabric.setup_optimizers(self.optimizer)
         self.epoch_steps = data.train.batch_count(o.batch_size, train=True)
         self.steps = o.steps or o.epochs * self.epoch_steps
+        self.joined_batch = min(o.batch_size, len(data.train))
         self.position = checkpoint.restore(
             folder / files.CHECKPOINT, self.module, self.optimizer, config.identity(), self.averaged
         )
-        weights = data.class_weights
-        self.class_weights = None if weights is None else weights.to(fabric.device)
-        self.tested = ""
-        self.stop: int | None = None
+        exact = config.compute.precision.startswith("64")
+        # Fabric gives outputs in torch's default dtype, which its context makes float64.
+        self._precise = fabric.autocast if exact else nullcontext
+        weights, dtype = data.class_weights, torch.float64 if exact else torch.float32
+        self.class_weights = None if weights is None else weights.to(fabric.device, dtype)
+        self.masks_weights = any(isinstance(m, DropConnectLinear) for m in self.module.modules())
+        self.tested, self.saved = "", time.perf_counter()
+        self.pending = Pending()
+        self.save_is_due, self.stop = False, 0
 
     def run(self) -> None:
         """From where the run stands to its end."""
         position, first = self.position, self.fabric.global_rank == 0
-        o = self.config.optimisation
-        if first:
-            for name in (files.METRICS, files.DISTRIBUTIONS):
-                files.forget_after(self.folder / name, position.step)
-            files.write_json(self.folder / files.ENVIRONMENT, environment())
-        silent = not first
-        with Narrator(self.steps, position.step, o.batch_size, silent) as self.narrator:
+        on_first_process(self.fabric, self._begin_records)
+        silent, batch_size = not first, self.config.optimisation.batch_size
+        with Narrator(self.steps, position.step, batch_size, silent) as self.narrator:
             self._introduce()
-            with self._signals():
+            with self.pending.noted():
                 while position.step < self.steps:
                     self._epoch(position.step // self.epoch_steps)
             self._finish()
@@ -131,48 +139,42 @@ class Training:
             rank=fabric.global_rank, world=fabric.world_size,
         )  # fmt: skip
         self.model.train()
-        saved = began = time.perf_counter()
-        losses: list[float] = []
+        began = time.perf_counter()
         for x, y in batches:
-            losses.append(self._step(x, y))
+            position.unlogged.append(self._step(x, y))
             if position.step % self.config.run.log_every == 0:
-                self._log(losses)
-                due = time.perf_counter() - saved > 60 * self.config.run.checkpoint_minutes
-                if fabric.broadcast(due):
-                    position.seconds += time.perf_counter() - began
-                    self._save()
-                    saved = began = time.perf_counter()
-            if self.stop is not None:
+                self._log(position.unlogged)
+            if position.step % self.epoch_steps == 0 or position.step == self.steps:
+                break  # what is due now comes with the end of the epoch
+            if self.save_is_due or self.stop:
                 position.seconds += time.perf_counter() - began
-                self._interrupt(self.stop)
-            if position.step >= self.steps:
-                break
+                began = time.perf_counter()
+                self._save()
+                self._obey()
         position.seconds += time.perf_counter() - began
         self._end_epoch(epoch)
+        self._obey()
 
     def _step(self, x: Tensor, y: Tensor) -> float:
-        """One iteration of Algorithm 1; returns the mean loss of this process's images."""
+        """One iteration of Algorithm 1; returns the mean loss of the joined batch."""
         o, position, fabric = self.config.optimisation, self.position, self.fabric
-        self._seed_step()
+        self.rate = self._set_rates(position.step)
         x, y = x.to(fabric.device, non_blocking=True), y.to(fabric.device, non_blocking=True)
-        total = torch.zeros((), device=fabric.device)
-        for part, (x_part, y_part) in enumerate(
-            zip(x.chunk(o.accumulate), y.chunk(o.accumulate), strict=True)
-        ):
-            last = part == o.accumulate - 1
-            with fabric.no_backward_sync(self.model, enabled=not last):
+        parts = list(zip(x.chunk(o.accumulate), y.chunk(o.accumulate), strict=True))
+        loss: Any = 0.0
+        hits: Any = 0
+        for part, (x_part, y_part) in enumerate(parts):
+            with fabric.no_backward_sync(self.model, enabled=part < len(parts) - 1):
                 # Forward: C_j ~ B(1, P_j) and W_j = W~_j * C_j C_{j-1}^T / k happen inside the
                 # layers; then predictions and empirical risk.
-                logits = self.model(x_part)
-                loss = F.cross_entropy(
-                    logits, y_part, self.class_weights, label_smoothing=o.label_smoothing
-                )
+                self._seed(part)
+                logits = self._logits(x_part)
+                risk = self._risk(logits, y_part)
                 # Backward: gradients by Eqs. 8 and 9.
-                fabric.backward(loss / o.accumulate)
-            total += loss.detach() / o.accumulate
-            position.hits += int((logits.detach().argmax(1) == y_part).sum())
-        self.rate = self._set_rates(position.step)
-        value = total.item()
+                fabric.backward(risk)
+            loss = loss + risk.detach()
+            hits = hits + (logits.detach().argmax(1) == y_part).sum()
+        value = self._join(loss, hits)
         watch.require_finite(value, position.step, self.rate)
         # Update W~_j and P_j, each at its own rate.
         self.stepper.step()
@@ -180,16 +182,56 @@ class Training:
         if self.averaged is not None:
             self.averaged.update_parameters(self.module)
         position.step += 1
-        position.loss_sum += value * len(y)
-        position.seen += len(y)
+        position.loss_sum += value * self.joined_batch
+        position.seen += self.joined_batch
         return value
 
-    def _seed_step(self) -> None:
-        """All chance of this step, from the seed, the step and (Dropout, own draws) the process."""
+    def _seed(self, part: int) -> None:
+        """All chance of a part of this step. Draws are those of the step, on every process alike;
+        Dropout differs for every part and process. DropConnect's masks are draws, but follow the
+        same generator as Dropout, which is then alike everywhere too."""
+        compute, position = self.config.compute, self.position
         rank, seed = self.fabric.global_rank, self.config.optimisation.seed
-        shared = (seed << 32) + self.position.step
-        torch.manual_seed(shared + (rank << 48))
-        seed_draws(self.module, shared + (rank << 48) * self.config.compute.own_draws)
+        own = rank if compute.own_draws else 0
+        alike = self.masks_weights
+        torch.manual_seed(_mixed(seed, position.step, *((own, 0) if alike else (rank, part))))
+        seed_draws(self.module, _mixed(seed, position.step, own, 1 << 32))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        try:
+            with self._precise():
+                return self.model(x)
+        except ValueError:  # Memberships refuse to draw from what is no number
+            for name, p in self._probabilities().items():
+                if not p.isfinite().all():
+                    raise watch.diverged(
+                        f"{name} is not finite", self.position.step, self.rate
+                    ) from None
+            raise
+
+    def _risk(self, logits: Tensor, y: Tensor) -> Tensor:
+        """This part's share of the mean over the joined batch, times the number of processes, since
+        gradients are averaged over processes. Class weights are 1 on average over the training
+        images, so the divisor is the number of images with them as well."""
+        total = F.cross_entropy(
+            logits, y, self.class_weights, reduction="sum",
+            label_smoothing=self.config.optimisation.label_smoothing,
+        )  # fmt: skip
+        return total * (self.fabric.world_size / self.joined_batch)
+
+    def _join(self, loss: Tensor, hits: Tensor) -> float:
+        """What all processes have seen in this step: the one exchange, and the one wait for the
+        device, of a step beside the gradients. They agree on stopping and on checkpoints as well.
+        """
+        due = time.perf_counter() - self.saved > 60 * self.config.run.checkpoint_minutes
+        flags = torch.tensor([due and self.fabric.global_rank == 0, *self.pending.flags()])
+        seen = torch.cat([torch.stack([loss, hits.to(loss)]), flags.to(loss)])
+        joined: Any = self.fabric.all_reduce(seen)
+        value, correct, save, *signals = joined.tolist()
+        self.save_is_due = save > 0
+        self.stop = max((n for n, told in zip(SIGNALS, signals, strict=True) if told), default=0)
+        self.position.hits += round(correct * self.fabric.world_size)
+        return value
 
     def _set_rates(self, step: int) -> float:
         """One cycle, up to the peak and down to nothing along cosines; returns the main rate."""
@@ -247,13 +289,16 @@ class Training:
             final["holdout"] = self._evaluate(self.data.holdout)
         self._write_weights(files.FINAL)
         p = self._probabilities()
-        if self.fabric.global_rank == 0:
-            write_results(
-                self.folder, self.config, self._evaluated(), self.data, final, p, self.position
-            )
-        self.fabric.barrier()
+        on_first_process(self.fabric, lambda: write_results(
+            self.folder, self.config, self._evaluated(), self.data, final, p, self.position
+        ))  # fmt: skip
 
     # --- parts of the above ---------------------------------------------------------------------
+
+    def _begin_records(self) -> None:
+        for name in (files.METRICS, files.DISTRIBUTIONS):
+            files.forget_after(self.folder / name, self.position.step)
+        files.write_json(self.folder / files.ENVIRONMENT, environment())
 
     def _require_divisible(self, batch_size: int, accumulate: int) -> None:
         parts = self.fabric.world_size * accumulate
@@ -266,6 +311,8 @@ class Training:
     def _average(self) -> AveragedModel:
         if self.config.compute.strategy == "fsdp2":
             raise ValueError("--ema keeps a whole copy of the weights; it does not go with fsdp2")
+        if self.config.compute.precision in ("bf16-true", "16-true"):
+            raise ValueError("--ema would lose its small steps in half precision; say bf16-mixed")
         decay = get_ema_multi_avg_fn(self.config.optimisation.ema)
         return AveragedModel(self.module, self.fabric.device, multi_avg_fn=decay)
 
@@ -297,13 +344,14 @@ class Training:
         return gathered
 
     def _recalibrate(self) -> None:
-        o, fabric = self.config.optimisation, self.fabric
+        o, fabric, model = self.config.optimisation, self.fabric, self._evaluated()
         if o.recalibrate or self.averaged is not None:
             recalibrate(
-                self.model if self.averaged is None else self.averaged.module, self.data.train,
-                batch_size=o.batch_size, seed=o.seed, device=fabric.device,
+                model, self.data.train, batch_size=o.batch_size, seed=o.seed, device=fabric.device,
                 rank=fabric.global_rank, world=fabric.world_size,
             )  # fmt: skip
+        if fabric.world_size > 1:
+            average_statistics(model, partial(fabric.all_reduce, reduce_op="mean"))  # pyright: ignore
 
     def _probabilities(self) -> dict[str, Tensor]:
         found = memberships_of(self._evaluated())
@@ -325,8 +373,7 @@ class Training:
 
     def _write_weights(self, name: str) -> None:
         weights = checkpoint.whole_weights(self._evaluated())
-        if self.fabric.global_rank == 0:
-            files.write_tensors(self.folder / name, weights)
+        on_first_process(self.fabric, lambda: files.write_tensors(self.folder / name, weights))
 
     def _warn(self) -> None:
         for key, text in watch.collapses(self._probabilities(), self.data.classes).items():
@@ -336,34 +383,22 @@ class Training:
                 self._write({"step": self.position.step, "warning": text})
 
     def _save(self) -> None:
-        checkpoint.save(
-            self.folder / files.CHECKPOINT, self.module, self.optimizer, self.position,
-            self.config.identity(), self.averaged, self.fabric.global_rank == 0,
-        )  # fmt: skip
-
-    def _interrupt(self, number: int) -> None:
-        if self.fabric.world_size == 1:  # others may be in the midst of a collective
-            self._save()
-        raise Interrupted(
-            f"stopped at step {self.position.step} of {self.steps}; the same command continues",
-            number,
+        state = checkpoint.state_of(
+            self.module, self.optimizer, self.position, self.config.identity(), self.averaged
         )
+        path = self.folder / files.CHECKPOINT
+        on_first_process(self.fabric, lambda: files.write_checkpoint(path, state))
+        self.saved = time.perf_counter()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the step; a second Ctrl-C ends at once."""
+    def _obey(self) -> None:
+        """Stops where a signal has asked for it; the checkpoint has just been written."""
+        if self.stop:
+            raise Interrupted(
+                f"stopped at step {self.position.step} of {self.steps}; the same command continues",
+                self.stop,
+            )
 
-        def note(number: int, _frame: object) -> None:
-            self.stop = number
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        try:
-            before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: signals are the caller's business
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def _mixed(*numbers: int) -> int:
+    """A seed from several numbers; neighbours give unrelated ones."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1

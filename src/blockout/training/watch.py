@@ -61,9 +61,14 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
 
 
 def require_finite(loss: float, step: int, rate: float) -> None:
+    """Where the loss is no number, training stops before it spoils the weights."""
     if not math.isfinite(loss):
-        raise RunError(
-            f"the loss is {loss} at step {step} (learning rate {rate:.4g}); try a lower --lr or "
-            "--membership-scale, a longer --warmup, or --precision 32-true. "
-            "The last checkpoint is kept"
-        )
+        raise diverged(f"the loss is {loss}", step, rate)
+
+
+def diverged(what: str, step: int, rate: float) -> RunError:
+    return RunError(
+        f"{what} at step {step} (learning rate {rate:.4g}); try a lower --lr or "
+        "--membership-scale, a longer --warmup, or --precision 32-true, in a new --run folder or "
+        "with --restart"
+    )

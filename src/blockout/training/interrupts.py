@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: noted when they come, obeyed between two steps."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(RuntimeError):
+    """Stopped by a signal at the end of a step, after a checkpoint."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+class Pending:
+    """The signals that have come and are not obeyed yet."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+
+    def flags(self) -> list[float]:
+        """For each of ``SIGNALS``, 1 where it has come: what processes tell each other."""
+        return [float(number in self.numbers) for number in SIGNALS]
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Signals are only noted inside; a second Ctrl-C ends at once."""
+
+        def note(number: int, _frame: object) -> None:
+            self.numbers.add(number)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        try:
+            before = {number: signal.signal(number, note) for number in SIGNALS}
+        except ValueError:  # not the main thread: signals are the caller's business
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
