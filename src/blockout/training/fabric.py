@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.strategies import ModelParallelStrategy
@@ -17,21 +18,18 @@ from blockout.training.files import EVENTS, RunError
 
 def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
     """A Fabric that is not launched yet; wrong values say which flag to change."""
-    strategy: Any = compute.strategy
-    if strategy == "fsdp2":
-        strategy = ModelParallelStrategy(_shard, tensor_parallel_size=1)
-    devices: Any = compute.devices
-    if isinstance(devices, str) and devices.isdigit():
-        devices = int(devices)
+    devices: Any = str(compute.devices)
+    devices = int(devices) if devices.isdigit() else devices
+    where: dict[str, Any] = {
+        "accelerator": compute.accelerator, "devices": devices, "num_nodes": compute.num_nodes,
+        "precision": compute.precision,
+    }  # fmt: skip
     try:
-        return Fabric(
-            accelerator=compute.accelerator,
-            devices=devices,
-            num_nodes=compute.num_nodes,
-            strategy=strategy,
-            precision=compute.precision,  # pyright: ignore[reportArgumentType]
-            loggers=_loggers(run, folder),
-        )
+        strategy: Any = compute.strategy
+        if strategy == "fsdp2":
+            where["strategy"] = "ddp"  # only to count the processes
+            strategy = ModelParallelStrategy(_shard, Fabric(**where).world_size, 1)
+        return Fabric(**(where | {"strategy": strategy, "loggers": _loggers(run, folder)}))
     except (ModuleNotFoundError, RunError):
         raise
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
@@ -61,7 +59,11 @@ def on_first_process(fabric: Fabric, work: Callable[[], object]) -> None:
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """FSDP2: trunk and head are a unit each; layers that share memberships stay together."""
+    """FSDP2: trunk and head are a unit each; layers that share memberships stay together.
+
+    It shards contiguous weights only, so images are not computed in channels_last memory.
+    """
+    module.to(memory_format=torch.contiguous_format)  # pyright: ignore
     mesh = mesh["data_parallel"]
     for child in module.children():
         if next(child.parameters(), None) is not None:

@@ -50,11 +50,12 @@ def _cannot_write(path: Path, error: Exception) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomically(path, lambda p: p.write_text(text + "\n"))
+    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    ready = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    """As safetensors; tensors that share memory (tied weights) are written once for each name."""
+    ready = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     write_atomically(path, lambda p: p.write_bytes(save(ready)))
 
 
@@ -64,7 +65,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -114,9 +115,12 @@ def open_folder(
         for name in ALL:
             path = folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for name in ALL:  # what a killed process was writing
+        for half_written in folder.glob(f".{name}.*"):
+            half_written.unlink(missing_ok=True)
     path = folder / CONFIG
     if not path.exists():
-        write_json(path, config)
+        write_json(path, config | {"restart": False})
         return
     before = read_json(path)
     changed = [k for k, v in identity.items() if k in before and before[k] != v]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from blockout.analysis import agreement, class_groups
 from blockout.data import ImageData
-from blockout.models import ImageClassifier, from_description
+from blockout.models import Head, ImageClassifier, from_description
 from blockout.training import files
 from blockout.training.checkpoint import Position
 from blockout.training.config import TrainConfig
@@ -34,7 +34,7 @@ def write_results(
     position: Position,
 ) -> None:
     """All that a finished run leaves behind; ``result.json``, written last, says it is finished."""
-    if isinstance(model, ImageClassifier):
+    if isinstance(model, ImageClassifier) and isinstance(model.head, Head):
         files.write_json(folder / files.MODEL, description(model, data))
     if not (folder / files.BEST).exists():  # no hold-out to choose by: the last is the best known
         files.write_tensors(folder / files.BEST, load_file(folder / files.FINAL))
@@ -94,8 +94,17 @@ class TrainedModel:
     std: tuple[float, float, float]
 
 
-def load_trained(folder: Path, *, weights: str = files.FINAL) -> TrainedModel:
-    """The model of a finished run, from safetensors and JSON; nothing is unpickled."""
+def load_trained(
+    folder: Path, *, weights: str = files.FINAL, trunk: nn.Module | None = None
+) -> TrainedModel:
+    """The model of a finished run, from safetensors and JSON; nothing is unpickled.
+
+    Args:
+        folder: of the run.
+        weights: which of its files.
+        trunk: one like the run's own, where it was trained with ``train(..., trunk=...)``.
+    """
+    folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"there is no run folder {folder}; `blockout train` makes one")
     if not (folder / files.RESULT).exists():
@@ -105,7 +114,7 @@ def load_trained(folder: Path, *, weights: str = files.FINAL) -> TrainedModel:
     about = files.read_json(folder / files.MODEL)
     if about.get("format") != FORMAT:
         raise RunError(f"{folder / files.MODEL} was written by another version of blockout")
-    model = from_description(about["model"])
+    model = from_description(about["model"], trunk)
     try:
         model.load_state_dict(load_file(folder / weights))
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -125,7 +134,10 @@ def initial_weights(model: nn.Module, run: Path, say: Callable[[str], object]) -
         raise RunError(
             f"--init-from {run} holds no {files.FINAL}; name the folder of a finished run"
         )
-    found, wanted = load_file(path), model.state_dict()
+    try:
+        found, wanted = load_file(path), model.state_dict()
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"--init-from: {path} is damaged: {error}") from error
     fitting = {k: v for k, v in found.items() if k in wanted and wanted[k].shape == v.shape}
     if not fitting:
         raise RunError(f"--init-from {run}: none of its weights fits this model")

@@ -339,8 +339,10 @@ class Training:
         )  # fmt: skip
 
     def _gather(self, part: Tensor) -> Tensor:
-        gathered = self.fabric.all_gather(part)
-        assert isinstance(gathered, Tensor)
+        """(world, n, ...) of all processes' parts: a sum in which each fills its own place."""
+        places = part.new_zeros(self.fabric.world_size, *part.shape)
+        places[self.fabric.global_rank] = part
+        gathered: Any = self.fabric.all_reduce(places, reduce_op="sum")
         return gathered
 
     def _recalibrate(self) -> None:

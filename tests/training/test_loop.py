@@ -1,0 +1,248 @@
+"""The loop: what a step computes, what a run leaves behind, and how it stops."""
+
+import dataclasses
+import json
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+
+from blockout.models import ModelConfig
+from blockout.optimisation import parameter_groups
+from blockout.sampling import seed_draws
+from blockout.training import (
+    ComputeConfig,
+    DataConfig,
+    RunConfig,
+    RunError,
+    TrainConfig,
+    load_trained,
+    recalibrate,
+    train,
+)
+from blockout.training.loop import Training, _mixed
+
+from .conftest import make_config, make_images, make_net
+
+EXACT = ComputeConfig("cpu", "1", precision="64-true")
+
+
+def metrics(folder, name="loss"):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line[name] for line in lines if name in line]
+
+
+def final(folder):
+    return load_file(folder / "final.safetensors")
+
+
+def test_steps_are_algorithm_1_written_plainly(tmp_path, images):
+    config = make_config(tmp_path, steps=4, compute=EXACT, weight_decay=1e-3, label_smoothing=0.1)
+    train(config, model=make_net(), data=images)
+    net = make_net().double()
+    groups = parameter_groups(net, 0.05, 1e-3, membership_scale=30.0)
+    optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
+    peaks, losses = [group["lr"] for group in groups], []
+    # One cycle over 4 steps with warm-up 0.2: up in 0.8 steps (here one), then down a cosine.
+    factors = [0.04, 1.0, 0.75, 0.25]
+    for step, (x, y) in zip(range(4), images.train.batches(16, train=True, seed=0), strict=False):
+        seed_draws(net, _mixed(0, step, 0, 1 << 32))
+        loss = F.cross_entropy(net(x.double()), y, label_smoothing=0.1)
+        optimizer.zero_grad()
+        loss.backward()
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * factors[step]
+        optimizer.step()
+        losses.append(loss.item())
+    assert metrics(tmp_path) == pytest.approx(losses, rel=1e-12)
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(final(tmp_path)[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_parts_of_a_batch_add_up_to_the_batch(tmp_path, images):
+    train(make_config(tmp_path / "one", compute=EXACT), model=make_net(), data=images)
+    parts = make_config(tmp_path / "four", compute=EXACT, accumulate=4)
+    train(parts, model=make_net(), data=images)
+    assert metrics(tmp_path / "four") == pytest.approx(metrics(tmp_path / "one"), rel=1e-12)
+
+
+def test_class_weights_weigh_images_and_parts_still_add_up(tmp_path, images):
+    weighed = dataclasses.replace(images, class_weights=torch.tensor([2.0, 1.0, 0.5, 0.5]))
+    for parts in (1, 2):
+        config = make_config(tmp_path / str(parts), compute=EXACT, accumulate=parts, steps=3)
+        train(config, model=make_net(), data=weighed)
+    one, two = metrics(tmp_path / "1"), metrics(tmp_path / "2")
+    assert two == pytest.approx(one, rel=1e-12)
+    net = make_net().double()
+    seed_draws(net, _mixed(0, 0, 0, 1 << 32))
+    x, y = next(images.train.batches(16, train=True, seed=0))
+    each = F.cross_entropy(net(x.double()), y, reduction="none")
+    expected = (each * weighed.class_weights[y]).sum() / 16
+    assert one[0] == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_the_moving_average_is_evaluated_and_saved(tmp_path, images):
+    train(make_config(tmp_path / "a", steps=1, ema=0.9), model=make_net(), data=images)
+    first = final(tmp_path / "a")
+    # The average begins as a copy of the weights after the first step.
+    train(make_config(tmp_path / "b", steps=1), model=make_net(), data=images)
+    assert all(torch.equal(first[name], value) for name, value in final(tmp_path / "b").items())
+    train(make_config(tmp_path / "c", steps=20, ema=0.9), model=make_net(), data=images)
+    train(make_config(tmp_path / "d", steps=20), model=make_net(), data=images)
+    name = "head.2.weight"
+    assert not torch.equal(final(tmp_path / "c")[name], final(tmp_path / "d")[name])
+    state = torch.load(tmp_path / "c" / "checkpoint.pt", weights_only=True)
+    assert torch.equal(state["averaged"][f"module.{name}"], final(tmp_path / "c")[name])
+    assert torch.equal(state["weights"][name], final(tmp_path / "d")[name])
+
+
+def test_training_leaves_random_numbers_and_warnings_as_they_were(tmp_path, images, net):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    filters = list(warnings.filters)
+    train(make_config(tmp_path, steps=2), model=net, data=images)
+    assert torch.equal(torch.rand(3), expected)
+    assert warnings.filters == filters
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_run_folder_holds_all_that_was_promised(tmp_path, images):
+    model = ModelConfig(width=0.1, nodes=16, clusters=3)
+    config = dataclasses.replace(make_config(tmp_path / "run", tensorboard=True), model=model)
+    folder = train(config, data=make_images(size=28))
+    found = {path.name for path in folder.iterdir()}
+    assert found == {
+        "config.json", "environment.json", "metrics.jsonl", "memberships.jsonl", "checkpoint.pt",
+        "final.safetensors", "best.safetensors", "memberships.safetensors", "model.json",
+        "predictions.safetensors", "thumbnails.png", "result.json", "tensorboard",
+    }  # fmt: skip
+    assert any((folder / "tensorboard").iterdir())
+    assert json.loads((folder / "config.json").read_text())["nodes"] == 16
+    trained = load_trained(folder)
+    p = load_file(folder / "memberships.safetensors")
+    for name, memberships in trained.model.memberships().items():
+        assert torch.equal(p[name], memberships.probabilities.detach())
+    lines = (folder / "memberships.jsonl").read_text().splitlines()
+    histogram = json.loads(lines[-1])["P_1"]["histogram"]
+    assert len(lines) == 20 and sum(histogram) == 16 * 3
+    with torch.no_grad():
+        x = next(make_images(size=28).test.batches(21, train=False))[0]
+        probabilities, classes = trained.model(x).softmax(1).sort(descending=True)
+    predictions = load_file(folder / "predictions.safetensors")
+    torch.testing.assert_close(predictions["probabilities"], probabilities)
+    assert torch.equal(predictions["classes"], classes)
+    result = json.loads((folder / "result.json").read_text())
+    right = (classes[:, 0] == images.test.labels).double().mean().item()
+    assert result["test"]["accuracy"] == pytest.approx(100 * right)
+
+
+def test_a_finished_run_is_not_trained_again_and_restart_begins_anew(tmp_path, images):
+    config = make_config(tmp_path, steps=2)
+    train(config, model=make_net(), data=images)
+    before = (tmp_path / "final.safetensors").stat().st_mtime_ns
+    train(config, model=nn.Identity(), data=images)
+    assert (tmp_path / "final.safetensors").stat().st_mtime_ns == before
+    (tmp_path / "note.txt").write_text("mine")
+    anew = make_config(tmp_path, steps=3, restart=True)
+    train(anew, model=make_net(), data=images)
+    assert metrics(tmp_path, "lr") and len(metrics(tmp_path)) == 3
+    assert (tmp_path / "note.txt").read_text() == "mine"
+    assert json.loads((tmp_path / "config.json").read_text())["restart"] is False
+
+
+def test_another_config_in_the_same_folder_is_refused_and_nothing_changes(tmp_path, images):
+    train(make_config(tmp_path, steps=2), model=make_net(), data=images)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RunError, match=r"steps was 2 and is 3.*--run.*--restart"):
+        train(make_config(tmp_path, steps=3), model=make_net(), data=images)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_a_loss_that_is_no_number_stops_with_step_rate_and_advice(tmp_path, images, scale):
+    config = make_config(tmp_path, lr=1e20, membership_scale=scale)
+    with pytest.raises(RunError, match=r"at step \d+ \(learning rate .*lower --lr") as stop:
+        train(config, model=make_net(), data=images)
+    assert "inf" in str(stop.value) or "nan" in str(stop.value) or "not finite" in str(stop.value)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path, images):
+    train(make_config(tmp_path, steps=2), model=make_net(), data=images)
+    (tmp_path / "result.json").unlink()
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(RunError, match=r"checkpoint.pt is damaged.*--restart"):
+        train(make_config(tmp_path, steps=2), model=make_net(), data=images)
+
+
+def test_a_run_starts_from_an_earlier_one(tmp_path, images, capsys):
+    train(make_config(tmp_path / "a", steps=5), model=make_net(), data=images)
+    later = make_config(tmp_path / "b", steps=1, lr=1e-30, init_from=tmp_path / "a")
+    torch.manual_seed(9)
+    train(later, model=type(make_net())(), data=images)
+    assert all(torch.equal(final(tmp_path / "a")[k], v) for k, v in final(tmp_path / "b").items())
+    assert "tensors taken from" in capsys.readouterr().out
+    with pytest.raises(RunError, match=r"--init-from .*nowhere holds no final"):
+        train(make_config(tmp_path / "c", init_from=tmp_path / "nowhere"), model=make_net(),
+              data=images)  # fmt: skip
+
+
+def test_a_trunk_of_ones_own_is_trained_under_the_configured_head_and_reloads(tmp_path, images):
+    def trunk() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU())
+
+    config = dataclasses.replace(
+        make_config(tmp_path, steps=3), model=ModelConfig(nodes=16, clusters=3)
+    )
+    train(config, trunk=trunk(), data=images)
+    trained = load_trained(tmp_path, trunk=trunk())
+    x = next(images.test.batches(21, train=False))[0]
+    top = trained.model(x).softmax(1).max(1).values
+    predictions = load_file(tmp_path / "predictions.safetensors")
+    torch.testing.assert_close(predictions["probabilities"][:, 0], top.detach())
+    with pytest.raises(ValueError, match="trunk of its own"):
+        load_trained(tmp_path)
+
+
+def test_collapses_are_said_while_they_happen(tmp_path, images, capsys):
+    net = make_net()
+    with torch.no_grad():
+        net.head[2].outputs.logits.fill_(-9.0)
+    train(make_config(tmp_path, steps=5, lr=1e-6), model=net, data=images)
+    said = capsys.readouterr().out
+    assert "4 of 4 classes belong to no cluster (red, green, blue, ...)" in said
+    assert said.index("warning:") > said.index("epoch 1")
+    warned = metrics(tmp_path, "warning")
+    assert any("--membership-scale" in text for text in warned)
+
+
+def test_recalibrated_statistics_are_those_of_the_expected_weights(images):
+    net = nn.Sequential(make_net(), nn.BatchNorm1d(4))
+    net(next(images.train.batches(80, train=True))[0])
+    modes = [module.training for module in net.modules()]
+    assert recalibrate(net, images.train, batch_size=16)
+    assert [module.training for module in net.modules()] == modes
+    means, variances = [], []
+    for x, _ in images.train.batches(16, train=True, seed=0):
+        y = net[0].eval()(x).detach().double()
+        means.append(y.mean(0))
+        variances.append(y.var(0))
+    torch.testing.assert_close(net[1].running_mean.double(), torch.stack(means).mean(0))
+    torch.testing.assert_close(net[1].running_var.double(), torch.stack(variances).mean(0))
+    assert net[1].momentum == 0.1
+
+
+def test_a_batch_that_cannot_be_dealt_out_names_the_flags(tmp_path, images):
+    from lightning import Fabric
+
+    config = TrainConfig(DataConfig(), run=RunConfig(run=tmp_path))
+    training = object.__new__(Training)
+    training.fabric = Fabric(accelerator="cpu", devices=1)
+    training.config = config
+    with pytest.raises(ValueError, match=r"--batch-size must be a multiple .* = 3, got 16"):
+        training._require_divisible(16, 3)
