@@ -11,9 +11,11 @@ from typing import Literal, NamedTuple
 import torch
 
 import blockout
-from blockout.data.config import DATA_DIR_VARIABLE, DataConfig
 
-NEEDED = ("torch", "lightning", "datasets", "jsonargparse", "rich", "tensorboard", "safetensors")
+NEEDED = (
+    "torch", "jaxtyping", "safetensors", "numpy", "pillow", "datasets", "lightning", "jsonargparse",
+    "rich", "scikit-learn", "tensorboard",
+)  # fmt: skip
 OPTIONAL = ("transformers", "wandb", "mlflow")
 
 
@@ -104,18 +106,31 @@ def _time(dtype: torch.dtype) -> float:
 
 
 def _data() -> Iterator[Finding]:
-    folder = os.environ.get(DATA_DIR_VARIABLE)
-    if folder is None:
-        text = f"${DATA_DIR_VARIABLE} is not set; CIFAR comes from the Hugging Face cache or hub"
-        yield Finding("note", text)
-    else:
-        for name in ("cifar10", "cifar100"):
-            found = any((Path(folder) / name).glob("*.parquet"))
-            text = f"{name} {'found' if found else 'not found'} in ${DATA_DIR_VARIABLE}"
-            yield Finding("ok" if found else "note", text)
+    try:
+        from blockout.data.config import CACHE_DIR_VARIABLE, DATA_DIR_VARIABLE, DataConfig
+    except ImportError as error:
+        yield Finding("problem", f"images cannot be read: {error}")
+        return
+    yield from _cifar(DATA_DIR_VARIABLE)
     cache = DataConfig().cache_folder
     parent = next(p for p in (cache, *cache.parents) if p.exists())
-    if os.access(parent, os.W_OK):
+    if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         yield Finding("ok", f"decoded images are cached in {cache}")
     else:
-        yield Finding("problem", f"cannot write to {cache}; set BLOCKOUT_CACHE_DIR")
+        yield Finding("problem", f"cannot write to {cache}; set {CACHE_DIR_VARIABLE}")
+
+
+def _cifar(variable: str) -> Iterator[Finding]:
+    named = os.environ.get(variable)
+    if not named:
+        text = f"${variable} is not set; CIFAR comes from the Hugging Face cache or hub"
+        yield Finding("note", text)
+        return
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        yield Finding("note", f"${variable} is {folder}, which is no folder")
+        return
+    for name in ("cifar10", "cifar100"):
+        found = any((folder / name).rglob("*.parquet"))
+        text = f"{name} {'found' if found else 'not found'} in ${variable} ({folder})"
+        yield Finding("ok" if found else "note", text)

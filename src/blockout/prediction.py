@@ -23,13 +23,11 @@ class Prediction:
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The files themselves, and every image below the folders, in order."""
+    """The files themselves, and every image below the folders that is not hidden, in order."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(
-                p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in SUFFIXES
-            )
+            inside = sorted(p for p in path.rglob("*") if _is_image(p.relative_to(path), path))
             if not inside:
                 raise DataError(f"there are no images in {path}")
             found += inside
@@ -38,6 +36,11 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
         else:
             raise DataError(f"there is no image or folder {path}")
     return found
+
+
+def _is_image(inside: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in inside.parts)
+    return not hidden and inside.suffix.lower() in SUFFIXES and (folder / inside).is_file()
 
 
 @torch.no_grad()
