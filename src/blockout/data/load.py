@@ -53,6 +53,14 @@ class ImageData:
     notes: tuple[str, ...]
     """What a user should be told: class sizes, skipped files, how the set was divided."""
 
+    def normalised_by(self, mean: Channels, std: Channels) -> "ImageData":
+        """The same data for a network that expects this mean and standard deviation."""
+        parts = {
+            name: getattr(self, name).normalised_by(mean, std)
+            for name in ("train", "holdout", "test")
+        }
+        return replace(self, mean=mean, std=std, **parts)
+
 
 def load(config: DataConfig) -> ImageData:
     """Find, check, decode (or prepare to stream) and divide the data.

@@ -5,9 +5,10 @@ order, window and mirroring are drawn for the whole epoch, then cut into batches
 at any batch, and several processes may each take a part of every batch, and all see what one
 uninterrupted process sees, to the bit."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Self, final
 
 import numpy as np
 import torch
@@ -23,9 +24,17 @@ class Split(ABC):
     """Labelled images of one size. `labels[i]` is the class of image `i`."""
 
     labels: Int64[Tensor, " n"]
+    _mean: Channels
+    _std: Channels
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def normalised_by(self, mean: Channels, std: Channels) -> Self:
+        """The same images, normalised by other values: those that a pretrained trunk expects."""
+        twin = copy.copy(self)
+        twin._mean, twin._std = mean, std
+        return twin
 
     def batch_count(self, batch_size: int, *, train: bool, drop_last: bool | None = None) -> int:
         """How many batches an epoch has; see `batches`."""
