@@ -202,11 +202,10 @@ class Training:
             with self._precise():
                 return self.model(x)
         except ValueError:  # Memberships refuse to draw from what is no number
-            for name, p in self._probabilities().items():
-                if not p.isfinite().all():
-                    raise watch.diverged(
-                        f"{name} is not finite", self.position.step, self.rate
-                    ) from None
+            for name, memberships in memberships_of(self.module).items():
+                if not checkpoint.whole(memberships.logits).isfinite().all():
+                    what = f"the logits of {name} are not finite"
+                    raise watch.diverged(what, self.position.step, self.rate) from None
             raise
 
     def _risk(self, logits: Tensor, y: Tensor) -> Tensor:
