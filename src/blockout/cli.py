@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from blockout.training import Interrupted, RunError
 
         if isinstance(error, Interrupted):
-            print(f"\n{error}", file=sys.stderr)
+            if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+                print(f"\n{error}", file=sys.stderr)
             return error.exit_code
         if isinstance(error, RunError | torch.OutOfMemoryError):
             return _failed(name, error)
