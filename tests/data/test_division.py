@@ -59,24 +59,24 @@ def test_splits_that_the_data_brings_are_kept() -> None:
 
 
 def test_without_a_holdout_nothing_is_held_out() -> None:
-    division = divide(catalogue_of([10, 10]), DataConfig())
+    division = divide(catalogue_of([10, 10]), DataConfig(holdout=0.0))
     assert len(division.holdout) == 0 and len(division.test) == 4
 
 
 def test_per_class_limits_the_training_images_only() -> None:
     catalogue = catalogue_of([20, 3])
-    division = divide(catalogue, DataConfig(per_class=5))
+    division = divide(catalogue, DataConfig(per_class=5, holdout=0.0))
     assert np.bincount(catalogue.labels[division.train]).tolist() == [5, 2]
     assert np.bincount(catalogue.labels[division.test]).tolist() == [4, 1]
 
 
 def test_unequal_classes_are_noted_with_the_remedy() -> None:
     catalogue = catalogue_of([30, 10, 20])
-    (_, note) = divide(catalogue, DataConfig()).notes
+    (_, note) = divide(catalogue, DataConfig(holdout=0.0)).notes
     assert note == "class sizes range from 8 (b) to 24 (a) training images; --balance weighs them"
-    (_, note) = divide(catalogue, DataConfig(balance=True)).notes
+    (_, note) = divide(catalogue, DataConfig(balance=True, holdout=0.0)).notes
     assert note.endswith("classes are weighed")
-    assert len(divide(catalogue_of([30, 25]), DataConfig()).notes) == 1
+    assert len(divide(catalogue_of([30, 25]), DataConfig(holdout=0.0)).notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_a_class_without_images_in_a_split_is_refused(catalogue: Catalogue, mess
 
 def test_a_class_of_one_image_cannot_be_divided() -> None:
     with pytest.raises(DataError, match="cannot set a test split apart: only one image of 'b'"):
-        divide(catalogue_of([5, 1]), DataConfig())
+        divide(catalogue_of([5, 1]), DataConfig(holdout=0.0))

@@ -18,11 +18,12 @@ load_module = sys.modules[load_function.__module__]
 
 
 def config_of(folder: Path, tmp_path: Path, **options: object) -> DataConfig:
-    return DataConfig(data=str(folder), cache=tmp_path / "cache", workers=0, **options)  # type: ignore[arg-type]
+    settings = {"cache": tmp_path / "cache", "workers": 0, "holdout": 0.0, **options}
+    return DataConfig(data=str(folder), **settings)  # type: ignore[arg-type]
 
 
 def test_shapes_come_with_their_groups_and_need_no_disk(tmp_path: Path) -> None:
-    data = load(DataConfig(cache=tmp_path / "cache"))
+    data = load(DataConfig(cache=tmp_path / "cache", holdout=0.0))
     assert data.name == "shapes" and data.image_size == 32
     assert data.classes == shapes.CLASSES and data.groups == shapes.GROUPS
     assert data.train.labels.bincount().tolist() == [500] * 20
