@@ -26,7 +26,7 @@ from blockout.training.loop import Training
 from blockout.training.progress import Narrator
 from blockout.training.records import environment
 
-STEPS, ROUNDS, BATCH = 25, 5, 256
+STEPS, ROUNDS, BATCH = 25, 3, 256
 
 
 def make_model(data: ImageData, config: TrainConfig):
