@@ -96,6 +96,13 @@ def test_nodes_without_a_producer_are_drawn_by_their_first_consumer():
     assert not torch.equal(draw(m, first), one)
 
 
+def test_a_producer_begins_a_forward_whatever_a_consumer_drew_before():
+    m = Memberships(50, 6)
+    producer, consumer = m.join(producer=True), m.join(producer=False)
+    alone = draw(m, consumer)
+    assert not torch.equal(draw(m, producer), alone)
+
+
 def test_several_producers_share_one_draw():
     m = Memberships(50, 6)
     one, other, consumer = m.join(producer=True), m.join(producer=True), m.join(producer=False)
