@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from blockout import BlockoutLinear, Memberships, seed_draws
+from blockout.memberships import REMEMBERED
 
 
 def draw(memberships: Memberships, seat: int = 0) -> torch.Tensor:
@@ -162,34 +163,40 @@ def test_manual_seed_repeats_the_draws():
     assert torch.equal(torch.stack(first), torch.stack(second))
 
 
-def test_a_generator_of_its_own_leaves_torchs_default_one_alone():
-    m = Memberships(50, 6, generator=torch.Generator().manual_seed(1))
-    state = torch.get_rng_state()
-    first = draw(m)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.rand(100)
-    again = Memberships(50, 6, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(draw(again), first)
+def test_draws_of_its_own_generator_depend_on_nothing_else():
+    def draws():
+        m = Memberships(50, 6, generator=torch.Generator().manual_seed(1))
+        return [draw(m), draw(m)]
+
+    torch.manual_seed(0)
+    first = draws()
+    torch.manual_seed(1)
+    again = draws()
+    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], first[1])
 
 
 class Head(nn.Module):
     """Two neighbours, checkpointed together, apart or not at all."""
 
-    def __init__(self, how: str, reentrant: bool) -> None:
+    def __init__(self, how: str, reentrant: bool, preserve: bool = True) -> None:
         super().__init__()
-        self.how, self.reentrant = how, reentrant
+        self.how, self.reentrant, self.preserve = how, reentrant, preserve
         self.fc2 = BlockoutLinear(12, 12, clusters=3, dtype=torch.float64)
         self.fc3 = BlockoutLinear(12, 4, clusters=3, inputs=self.fc2.outputs, dtype=torch.float64)
 
     def forward(self, x):
         def run(part, x):
-            return checkpoint(part, x, use_reentrant=self.reentrant)
+            return checkpoint(
+                part, x, use_reentrant=self.reentrant, preserve_rng_state=self.preserve
+            )
 
+        drop = nn.Dropout(0.3)  # chance after the draw: the stream must go on as it did
         if self.how == "together":
-            return run(lambda x: self.fc3(self.fc2(x).tanh()), x)
+            return run(lambda x: self.fc3(drop(self.fc2(x)).tanh()), x)
         if self.how == "apart":
-            return run(self.fc3, run(self.fc2, x).tanh())
-        return self.fc3(self.fc2(x).tanh())
+            return run(self.fc3, run(lambda x: drop(self.fc2(x)), x).tanh())
+        return self.fc3(drop(self.fc2(x)).tanh())
 
 
 def _gradients(how: str, reentrant: bool, own_generator: bool, steps: int = 3):
@@ -219,17 +226,39 @@ def test_a_recomputed_forward_sees_the_same_draw(how, reentrant, own_generator):
             torch.testing.assert_close(b, a)
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_two_forwards_before_one_backward_keep_their_own_draws(reentrant):
-    def gradients(how):
-        torch.manual_seed(0)
-        head = Head(how, reentrant)
-        x = torch.randn(7, 12, dtype=torch.float64, requires_grad=True)
-        (head(x).square().sum() + head(x + 1).square().sum()).backward()
-        return [p.grad for p in head.parameters()]
+def _gradients_of_two_forwards(how: str, reentrant: bool, own_generator: bool, preserve=True):
+    torch.manual_seed(0)
+    head = Head(how, reentrant, preserve)
+    if own_generator:
+        seed_draws(head, 5)
+    x = torch.randn(7, 12, dtype=torch.float64, requires_grad=True)
+    (head(x).square().sum() + head(x + 1).square().sum()).backward()
+    return [p.grad for p in head.parameters()]
 
-    for a, b in zip(gradients("plain"), gradients("together"), strict=True):
+
+@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("how", ["together", "apart"])
+def test_two_forwards_before_one_backward_keep_their_own_draws(how, reentrant, own_generator):
+    plain = _gradients_of_two_forwards("plain", reentrant, own_generator)
+    recomputed = _gradients_of_two_forwards(how, reentrant, own_generator)
+    for a, b in zip(plain, recomputed, strict=True):
         torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_recomputation_that_cannot_be_recognised_is_refused(reentrant):
+    with pytest.raises(RuntimeError, match="preserve_rng_state=True"):
+        _gradients_of_two_forwards("apart", reentrant, True, preserve=False)
+
+
+def test_the_last_uses_are_remembered_and_older_ones_refused():
+    head = Head("together", False)
+    x = torch.randn(7, 12, dtype=torch.float64, requires_grad=True)
+    outputs = [head(x).sum() for _ in range(REMEMBERED // 2 + 1)]  # two layers use P_1
+    outputs[1].backward()
+    with pytest.raises(RuntimeError, match="at most 64 uses"):
+        outputs[0].backward()
 
 
 def test_deepcopy_and_pickle_keep_p_and_stand_on_their_own():

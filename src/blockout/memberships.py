@@ -1,12 +1,22 @@
 """P_j: which nodes belong to which clusters, in the paper's variants, drawn once a step."""
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from blockout.masking import draw_assignments, with_gradient_to
+
+REMEMBERED = 64
+"""Uses (layers times forwards) of a set of nodes whose draw a backward pass can still ask for."""
+
+
+class _Use(NamedTuple):
+    """One layer's use of the nodes in one forward."""
+
+    drawn: Tensor
+    drew: bool
 
 
 class Memberships(nn.Module):
@@ -36,12 +46,12 @@ class Memberships(nn.Module):
         learned: P is the logistic of ``logits``, a parameter; otherwise P is a buffer.
         generator: draws come from it instead of torch's default generator. See ``seed_draws``.
 
-    A forward that is recomputed for activation checkpointing sees the draw of the original: with
-    torch's default generator because the checkpoint restores it (as for Dropout; so keep
-    ``preserve_rng_state=True``), with a generator of its own because nothing is drawn inside a
-    backward pass. One limit: if several forwards run before one backward, a set of nodes that has a
-    generator of its own, or whose neighbours are checkpointed in separate segments, remembers only
-    the latest draw; checkpoint neighbours together there, or call backward after each forward.
+    A forward that is recomputed for activation checkpointing sees the draw of the original, also
+    when several forwards run before one backward and when neighbours are checkpointed apart: each
+    use takes one number from torch's default generator (whatever the draws come from) as its mark,
+    which the checkpoint repeats because it restores that generator. So keep
+    ``preserve_rng_state=True``; a recomputation whose mark is unknown, or older than the last
+    ``REMEMBERED`` uses, is refused.
 
     >>> m = Memberships(3, 2)
     >>> m.probabilities
@@ -86,8 +96,8 @@ class Memberships(nn.Module):
         self._seats = 0
         self._producers: frozenset[int] = frozenset()
         self._drawn: Tensor | None = None
-        self._drawn_by = -1
         self._used_by: frozenset[int] = frozenset()
+        self._uses: dict[int, _Use] = {}
         self.reset_parameters()
 
     @classmethod
@@ -150,24 +160,40 @@ class Memberships(nn.Module):
     def assignments(self, seat: int, *, training: bool) -> Float[Tensor, "nodes clusters"]:
         """C for one forward of the layer in this seat: drawn or shared in training, P otherwise."""
         p = self.probabilities
-        if torch.compiler.is_compiling():
-            recomputing = False
-        else:
-            recomputing = torch._C._current_graph_task_id() != -1
+        eager = not torch.compiler.is_compiling()
+        if eager:
             self.require_finite()
         if not (self.hard and (training or self.sampling)):
             if seat in self._producers and self._drawn is not None:
                 self.forget()  # nodes made with P: a consumer that trains draws for itself
             return p
-        if recomputing:
-            if self._drawn is None or (seat == self._drawn_by and self.generator is None):
-                self._drawn = draw_assignments(p, self.generator)
-        else:
-            if self._drawn is None or self._begins_a_forward(seat):
-                self._drawn = draw_assignments(p, self.generator)
-                self._drawn_by, self._used_by = seat, frozenset()
-            self._used_by = self._used_by | {seat}
+        mark = int(torch.randint(2**63 - 1, (), device="cpu")) if eager else 0
+        if eager and torch._C._current_graph_task_id() != -1:  # inside a backward: recomputing
+            return with_gradient_to(p, self._recall(mark, p))
+        draws = self._drawn is None or self._begins_a_forward(seat)
+        if draws:
+            self._drawn = draw_assignments(p, self.generator)
+            self._used_by = frozenset()
+        assert self._drawn is not None
+        self._used_by = self._used_by | {seat}
+        if eager:
+            self._uses[mark] = _Use(self._drawn, draws)
+            if len(self._uses) > REMEMBERED:
+                del self._uses[next(iter(self._uses))]
         return with_gradient_to(p, self._drawn)
+
+    def _recall(self, mark: int, p: Tensor) -> Tensor:
+        """The draw of the use that is recomputed; advances torch's generator as that use did."""
+        if mark not in self._uses:
+            raise RuntimeError(
+                "a forward is recomputed inside a backward pass, but not from the random state of "
+                "a forward that these memberships remember; checkpoint with preserve_rng_state="
+                f"True, and let at most {REMEMBERED} uses pass before the backward"
+            )
+        use = self._uses[mark]
+        if use.drew and self.generator is None:
+            draw_assignments(p)
+        return use.drawn
 
     def _begins_a_forward(self, seat: int) -> bool:
         produced = bool(self._used_by & self._producers)
@@ -201,7 +227,7 @@ class Memberships(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin with a draw of their own."""
-        return {**self.__dict__, "_drawn": None, "_used_by": frozenset()}
+        return {**self.__dict__, "_drawn": None, "_used_by": frozenset(), "_uses": {}}
 
     def extra_repr(self) -> str:
         kind = f"hard={self.hard}, learned={self.learned}"
