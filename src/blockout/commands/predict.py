@@ -1,0 +1,29 @@
+"""``blockout predict``."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from blockout.commands.runs import load_run
+from blockout.flags import Parser, at_least
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser("predict", "What a finished run sees in images, or in folders of images.")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE",
+                        help="image files, and folders of them")  # fmt: skip
+    parser.add_argument("--top", type=at_least(1), default=5, metavar="N",
+                        help="how many classes to name (default: 5)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each image")
+    values = parser.parse_args(arguments)
+    trained, _ = load_run(values.folder)
+    from blockout.prediction import find_images, predict
+
+    for found in predict(trained, find_images(values.images), values.top):
+        if values.json:
+            print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
+        else:
+            rows = zip(found.classes, found.probabilities, strict=True)
+            print(found.image + "".join(f"\n  {p:6.1%}  {name}" for name, p in rows))
+    return 0

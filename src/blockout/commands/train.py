@@ -1,0 +1,53 @@
+"""``blockout train``."""
+
+from pathlib import Path
+
+from blockout.commands.runs import damaged, require_training
+from blockout.flags import refuse, train_flags
+
+
+def run(arguments: list[str]) -> int:
+    require_training()
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+    from blockout.training import TrainConfig, files, train
+
+    values = train_flags(arguments)
+    try:
+        config = TrainConfig.from_flat(values)
+    except ValueError as error:
+        refuse("blockout train", str(error))
+    finished = (config.folder / files.RESULT).exists() and not config.run.restart
+    folder = train(config)
+    if getattr(rank_zero_only, "rank", 0) == 0:
+        if finished:
+            print(f"this run is finished already; --restart begins anew. It is in {folder}")
+        with damaged(folder / files.RESULT):
+            _summarise(folder)
+    return 0
+
+
+def _summarise(folder: Path) -> None:
+    """Where everything is, how good it is, and how its groups of classes compare with the truth."""
+    from blockout.training import files
+
+    result = files.read_json(folder / files.RESULT)
+    test = result["test"]
+    print(f"test accuracy {test['accuracy']:.2f} % (first five: {test['top5']:.2f} %)"
+          f" after {result['steps']} steps in {result['seconds'] / 60:.1f} minutes")  # fmt: skip
+    if groups := result["groups"]:
+        print(f"learned class memberships in {groups['count']} groups against the true groups: "
+              f"adjusted Rand {groups['adjusted_rand']:.2f}, normalised mutual information "
+              f"{groups['nmi']:.2f}, "
+              f"p = {groups['p_value']:.3g} by permutation")  # fmt: skip
+    print(f"everything is in {folder}:")
+    for names, what in (
+        ((files.RESULT, files.METRICS), "how well it does, and how it came there"),
+        ((files.FINAL, files.BEST, files.MODEL), "the network: weights and description"),
+        ((files.MEMBERSHIPS,), "the learned P of every set of nodes"),
+        ((files.PREDICTIONS, files.THUMBNAILS), "what it said of test images, and some of them"),
+    ):
+        if there := [name for name in names if (folder / name).exists()]:
+            print(f"  {', '.join(there):<50}  {what}")
+    board = f"; tensorboard --logdir {folder}" if (folder / files.EVENTS).exists() else ""
+    print(f"next: blockout evaluate {folder}; blockout predict {folder} IMAGE{board}")
