@@ -1,10 +1,13 @@
 """Blockout: networks that learn their own branching as they train (Murdock et al., CVPR 2016)."""
 
+from blockout.compact import to_branches
 from blockout.convert import convert, to_dense
+from blockout.guidance import Guidance, Guide
 from blockout.layers import BlockoutConv2d, BlockoutLinear, DropConnectLinear
 from blockout.memberships import Memberships
 from blockout.optimisation import parameter_groups
 from blockout.sampling import SampledPrediction, sample_predictions, seed_draws
+from blockout.structure import Structure
 
 __version__ = "0.1.0"
 
@@ -12,11 +15,15 @@ __all__ = [
     "BlockoutConv2d",
     "BlockoutLinear",
     "DropConnectLinear",
+    "Guidance",
+    "Guide",
     "Memberships",
     "SampledPrediction",
+    "Structure",
     "convert",
     "parameter_groups",
     "sample_predictions",
     "seed_draws",
+    "to_branches",
     "to_dense",
 ]

@@ -83,6 +83,25 @@ def with_gradient_to(
     return c + (p - p.detach()) * c
 
 
+def with_two_sided_gradient_to(
+    logits: Float[Tensor, "nodes clusters"], c: Float[Tensor, "nodes clusters"]
+) -> Float[Tensor, "nodes clusters"]:
+    """C_j itself, exactly, with the two-sided estimate instead of Eq. 9; beyond the paper.
+
+    dL/dP = dL/dC * (C / P + (1 - C) / (1 - P)) / 2 is on average over draws the trapezoid rule for
+    L(C=1) - L(C=0), which is the derivative of the expected loss; exact where L is quadratic in the
+    entry. Given with respect to the logits, where it is bounded: dL/dC * (C (1 - P) + (1 - C) P)
+    / 2.
+
+    >>> logits = torch.zeros(1, 2, requires_grad=True)
+    >>> with_two_sided_gradient_to(logits, torch.tensor([[0., 1.]])).sum().backward()
+    >>> logits.grad
+    tensor([[0.2500, 0.2500]])
+    """
+    p = torch.sigmoid(logits.detach())
+    return c + (logits - logits.detach()) * (c * (1 - p) + (1 - c) * p) / 2
+
+
 def input_gradient(
     delta: Float[Tensor, "batch nodes_out"],
     weight: Float[Tensor, "nodes_out nodes_in"],

@@ -1,13 +1,16 @@
 """P_j: which nodes belong to which clusters, in the paper's variants, drawn once a step."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.masking import draw_assignments, with_gradient_to
+from blockout.masking import draw_assignments, with_gradient_to, with_two_sided_gradient_to
 
+Estimator = Literal["eq9", "two-sided"]
+SETTLED = 1000.0
+"""A logit whose probability is exactly 1 (and 0 for its negative) in float32 and float64."""
 REMEMBERED = 64
 """Uses (layers times forwards) of a set of nodes whose draw a backward pass can still ask for."""
 
@@ -44,6 +47,8 @@ class Memberships(nn.Module):
             strictly between 0 and 1; fixed ones are kept exactly, 0 and 1 included.
         hard: draw C in training (True), or use P itself (False, "soft").
         learned: P is the logistic of ``logits``, a parameter; otherwise P is a buffer.
+        estimator: how learned, hard memberships learn: "eq9" as the paper prints it, or "two-sided"
+            (see ``masking.with_two_sided_gradient_to``). May be changed later.
         generator: draws come from it instead of torch's default generator. See ``seed_draws``.
 
     A forward that is recomputed for activation checkpointing sees the draw of the original, also
@@ -74,6 +79,7 @@ class Memberships(nn.Module):
         probability: float | Float[Tensor, "nodes clusters"] = 0.5,
         hard: bool = True,
         learned: bool = True,
+        estimator: Estimator = "eq9",
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -82,6 +88,9 @@ class Memberships(nn.Module):
         require_positive(nodes=nodes, clusters=clusters)
         self.nodes, self.clusters = nodes, clusters
         self.hard, self.learned = hard, learned
+        if estimator not in get_args(Estimator):
+            raise ValueError(f"estimator must be 'eq9' or 'two-sided', got {estimator!r}")
+        self.estimator: Estimator = estimator
         self.generator = generator
         self.sampling = False
         self.initial = _initial_rows(probability, nodes, clusters, learned)
@@ -139,6 +148,26 @@ class Memberships(nn.Module):
             else:
                 self.fixed.copy_(p)
 
+    @torch.no_grad()
+    def settle(self, assignments: Float[Tensor, "nodes clusters"]) -> None:
+        """P becomes these zeros and ones exactly: nothing is left to chance, and nothing to learn.
+
+        The logits remain parameters, of gradient zero, so that optimisers, checkpoints and
+        distributed training go on as before.
+        """
+        if assignments.shape != (self.nodes, self.clusters):
+            raise ValueError(
+                f"assignments must have shape ({self.nodes}, {self.clusters}), "
+                f"got {tuple(assignments.shape)}"
+            )
+        if ((assignments != 0) & (assignments != 1)).any():
+            raise ValueError("assignments must be 0 or 1; threshold probabilities first")
+        if self.learned:
+            self.logits.copy_((2 * assignments.to(self.logits) - 1) * SETTLED)
+        else:
+            self.fixed.copy_(assignments)
+        self.forget()
+
     @property
     def probabilities(self) -> Float[Tensor, "nodes clusters"]:
         """P, differentiable with respect to ``logits`` where it is learned."""
@@ -169,7 +198,7 @@ class Memberships(nn.Module):
             return p
         mark = int(torch.randint(2**63 - 1, (), device="cpu")) if eager else 0
         if eager and torch._C._current_graph_task_id() != -1:  # inside a backward: recomputing
-            return with_gradient_to(p, self._recall(mark, p))
+            return self._with_gradient(p, self._recall(mark, p))
         draws = self._drawn is None or self._begins_a_forward(seat)
         if draws:
             self._drawn = draw_assignments(p, self.generator)
@@ -180,7 +209,12 @@ class Memberships(nn.Module):
             self._uses[mark] = _Use(self._drawn, draws)
             if len(self._uses) > REMEMBERED:
                 del self._uses[next(iter(self._uses))]
-        return with_gradient_to(p, self._drawn)
+        return self._with_gradient(p, self._drawn)
+
+    def _with_gradient(self, p: Tensor, c: Tensor) -> Tensor:
+        if self.learned and self.estimator == "two-sided":
+            return with_two_sided_gradient_to(self.logits, c)
+        return with_gradient_to(p, c)
 
     def _recall(self, mark: int, p: Tensor) -> Tensor:
         """The draw of the use that is recomputed; advances torch's generator as that use did."""

@@ -59,7 +59,14 @@ def make_config(folder: Path, *, compute: ComputeConfig | None = None, **values)
     run |= {k: values.pop(k) for k in list(values) if k in names}
     return TrainConfig(
         optimisation=OptimisationConfig(
-            **{"steps": 20, "batch_size": 16, "lr": 0.05, "membership_scale": 30.0, **values}
+            **{
+                "steps": 20,
+                "batch_size": 16,
+                "lr": 0.05,
+                "membership_scale": 30.0,
+                "paper": True,
+                **values,
+            }
         ),
         compute=compute or ComputeConfig(accelerator="cpu", devices="1"),
         run=RunConfig(**run),

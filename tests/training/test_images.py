@@ -55,11 +55,11 @@ def trunk(tmp_path):
 
 def make_config(folder, run, model, **data) -> TrainConfig:
     return TrainConfig(
-        DataConfig(str(folder), holdout=0.0, **data),
-        model,
-        OptimisationConfig(steps=2, batch_size=4),
-        CPU,
-        RunConfig(run=run, tensorboard=False),
+        data=DataConfig(str(folder), holdout=0.0, **data),
+        model=model,
+        optimisation=OptimisationConfig(steps=2, batch_size=4),
+        compute=CPU,
+        run=RunConfig(run=run, tensorboard=False),
     )
 
 

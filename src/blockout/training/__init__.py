@@ -1,6 +1,7 @@
 """Training on images, as usable from a notebook as from the shell."""
 
 from blockout.data import DataConfig
+from blockout.guidance import Guidance
 from blockout.models import ModelConfig
 from blockout.training.config import ComputeConfig, OptimisationConfig, RunConfig, TrainConfig
 from blockout.training.evaluation import Evaluation, evaluate, recalibrate
@@ -14,6 +15,7 @@ __all__ = [
     "ComputeConfig",
     "DataConfig",
     "Evaluation",
+    "Guidance",
     "Interrupted",
     "ModelConfig",
     "OptimisationConfig",

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from blockout.guidance import Guide
 from blockout.training.files import RunError
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -46,6 +47,7 @@ def state_of(
     position: Position,
     identity: dict[str, Any],
     averaged: nn.Module | None,
+    guide: Guide | None,
 ) -> dict[str, Any]:
     """All that ``restore`` needs, gathered by all processes; whole on the first."""
     weights, moments = get_state_dict(module, optimizer, options=WHOLE)
@@ -56,6 +58,7 @@ def state_of(
         "position": asdict(position),
         "identity": identity,
         "averaged": None if averaged is None else averaged.state_dict(),
+        "guide": None if guide is None else guide.state_dict(),
     }
 
 
@@ -65,6 +68,7 @@ def restore(
     optimizer: torch.optim.Optimizer,
     identity: dict[str, Any],
     averaged: nn.Module | None,
+    guide: Guide | None,
 ) -> Position:
     """Puts a checkpoint's state back; the start of a run where there is none."""
     if not path.exists():
@@ -85,6 +89,8 @@ def restore(
     )
     if averaged is not None:
         averaged.load_state_dict(state["averaged"])
+    if guide is not None:
+        guide.load_state_dict(state["guide"])
     return Position(**state["position"])
 
 

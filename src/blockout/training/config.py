@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from blockout.data import DataConfig
+from blockout.guidance import Guidance
 from blockout.models import ModelConfig
 from blockout.models.config import OWN_TRUNKS
 from blockout.optimisation import MEMBERSHIP_SCALE
@@ -47,6 +48,12 @@ class OptimisationConfig:
     recalibrate: bool = True
     """Before evaluation, measure the statistics of batch normalisation anew under the expected
     weights that inference uses."""
+    paper: bool = False
+    """The paper's rule: memberships learn from the loss by Eq. 9 alone. By default they are guided:
+    towards few clusters, alike classes together, and a structure that is fixed halfway."""
+    affinity_from: Literal["features", "groups"] = "features"
+    """Which classes are alike: those of similar features in this training, or of the same group in
+    the data (superclasses, nested folders)."""
     seed: int = 0
     """Decides initial weights, draws, order and augmentation."""
 
@@ -118,7 +125,7 @@ class RunConfig:
         )
 
 
-PARTS = (DataConfig, ModelConfig, OptimisationConfig, ComputeConfig, RunConfig)
+PARTS = (DataConfig, ModelConfig, OptimisationConfig, Guidance, ComputeConfig, RunConfig)
 """The dataclasses of a `TrainConfig`, in the order of its fields."""
 
 
@@ -133,6 +140,7 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    guidance: Guidance = field(default_factory=Guidance)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     run: RunConfig = field(default_factory=RunConfig)
 

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from blockout.data import ImageData
+from blockout.guidance import Guide
 from blockout.layers import DropConnectLinear, memberships_of
 from blockout.models import build_model
 from blockout.optimisation import parameter_groups
@@ -105,9 +106,11 @@ class Training:
         self.epoch_steps = data.train.batch_count(o.batch_size, train=True)
         self.steps = o.steps or o.epochs * self.epoch_steps
         self.joined_batch = min(o.batch_size, len(data.train))
+        self.guide = self._guide()
         self.position = checkpoint.restore(
-            folder / files.CHECKPOINT, self.module, self.optimizer, config.identity(), self.averaged
-        )
+            folder / files.CHECKPOINT, self.module, self.optimizer, config.identity(),
+            self.averaged, self.guide,
+        )  # fmt: skip
         exact = config.compute.precision.startswith("64")
         # Fabric gives outputs in torch's default dtype, which its context makes float64.
         self._precise = fabric.autocast if exact else nullcontext
@@ -179,12 +182,23 @@ class Training:
         # Update W~_j and P_j, each at its own rate.
         self.stepper.step()
         self.stepper.zero_grad()
+        if self.guide is not None:
+            self._guide_memberships(self.guide, y)
         if self.averaged is not None:
             self.averaged.update_parameters(self.module)
         position.step += 1
         position.loss_sum += value * self.joined_batch
         position.seen += self.joined_batch
         return value
+
+    def _guide_memberships(self, guide: Guide, y: Tensor) -> None:
+        """Beyond the paper: budget, affinity, settling."""
+        before = guide.settled
+        guide.step(y)
+        if guide.settled and not before:
+            self.narrator.say(f"step {self.position.step + 1}: the structure is settled")
+            if self.averaged is not None:  # an average over both sides of this would be neither
+                self.averaged.module.load_state_dict(self.module.state_dict())
 
     def _seed(self, part: int) -> None:
         """All chance of a part of this step. Draws are those of the step, on every process alike;
@@ -315,6 +329,23 @@ class Training:
         decay = get_ema_multi_avg_fn(self.config.optimisation.ema)
         return AveragedModel(self.module, self.fabric.device, multi_avg_fn=decay)
 
+    def _guide(self) -> Guide | None:
+        o = self.config.optimisation
+        if o.paper or not any(m.learned for m in memberships_of(self.module).values()):
+            return None
+        if self.config.compute.strategy == "fsdp2":
+            raise ValueError(
+                "fsdp2 shards the memberships, which guidance needs whole; say --paper"
+            )
+        alike = None
+        if o.affinity_from == "groups":
+            if self.data.groups is None:
+                raise ValueError(
+                    f"--affinity-from groups: {self.data.name} has no groups of classes"
+                )
+            alike = self.data.groups
+        return Guide(self.module, self.steps, self.config.guidance, similarity=alike)
+
     def _introduce(self) -> None:
         d, say = self.data, self.narrator.say
         start = f", from step {self.position.step}" if self.position.step else ""
@@ -385,8 +416,9 @@ class Training:
 
     def _save(self) -> None:
         state = checkpoint.state_of(
-            self.module, self.optimizer, self.position, self.config.identity(), self.averaged
-        )
+            self.module, self.optimizer, self.position, self.config.identity(),
+            self.averaged, self.guide,
+        )  # fmt: skip
         path = self.folder / files.CHECKPOINT
         on_first_process(self.fabric, lambda: files.write_checkpoint(path, state))
         self.saved = time.perf_counter()

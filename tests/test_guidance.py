@@ -1,0 +1,374 @@
+"""Budget, affinity and settling; the two-sided estimate against the exact derivative."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from blockout import BlockoutConv2d, BlockoutLinear, Guidance, Guide, Memberships, parameter_groups
+from blockout.guidance import settle, shift_to, similarity_of
+from blockout.layers import memberships_of
+from blockout.masking import with_gradient_to, with_two_sided_gradient_to
+
+# --- the estimator --------------------------------------------------------------------------------
+
+
+def all_draws(nodes: int, clusters: int):
+    """Every 0/1 matrix."""
+    for bits in itertools.product((0.0, 1.0), repeat=nodes * clusters):
+        yield torch.tensor(bits, dtype=torch.float64).reshape(nodes, clusters)
+
+
+def exact_and_estimated(loss, logits: torch.Tensor, through) -> tuple[torch.Tensor, torch.Tensor]:
+    """d/dlogits of the expected loss, and the mean of an estimate, both summed over all draws."""
+    p = logits.sigmoid()
+    expected = torch.zeros((), dtype=torch.float64)
+    estimate = torch.zeros_like(logits)
+    for c in all_draws(*logits.shape):
+        probability = torch.where(c == 1, p, 1 - p).prod()
+        expected = expected + probability * loss(c)
+        free = logits.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(through(free, c)), free)
+        estimate += probability.detach() * slope
+    (exact,) = torch.autograd.grad(expected, logits)
+    return exact, estimate
+
+
+@given(seed=st.integers(0, 2**31), nodes=st.integers(1, 3), clusters=st.integers(1, 2))
+@settings(max_examples=20, deadline=None)
+def test_two_sided_is_exact_on_average_where_the_loss_is_quadratic_in_each_entry(
+    seed, nodes, clusters
+):
+    torch.manual_seed(seed)
+    n = nodes * clusters
+    a, b = torch.randn(n, n, dtype=torch.float64), torch.randn(n, dtype=torch.float64)
+    logits = torch.randn(nodes, clusters, dtype=torch.float64, requires_grad=True)
+
+    def loss(c):
+        flat = c.flatten()
+        return flat @ a @ flat + b @ flat
+
+    exact, estimate = exact_and_estimated(loss, logits, with_two_sided_gradient_to)
+    torch.testing.assert_close(estimate, exact)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_sided_is_closer_in_angle_than_equation_9_on_a_relu_softmax_network(seed):
+    torch.manual_seed(seed)
+    x, y = torch.randn(16, 3, dtype=torch.float64), torch.randint(3, (16,))
+    w1, w2 = torch.randn(2, 4, 3, dtype=torch.float64).unbind()
+    w2 = w2.T.contiguous()
+    logits = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    ones_in = torch.ones(3, 2, dtype=torch.float64)
+
+    def loss(c):
+        hidden = F.relu(x @ (w1 * (c @ ones_in.T) / 2).T)
+        return F.cross_entropy(hidden @ (w2 * (ones_in @ c.T) / 2).T, y)
+
+    def equation_9(free, c):
+        return with_gradient_to(free.sigmoid(), c)
+
+    exact, two_sided = exact_and_estimated(loss, logits, with_two_sided_gradient_to)
+    _, one_sided = exact_and_estimated(loss, logits, equation_9)
+
+    def angle(estimate):
+        return F.cosine_similarity(estimate.flatten(), exact.flatten(), dim=0)
+
+    assert angle(two_sided) > angle(one_sided)
+    assert angle(two_sided) > 0.9
+
+
+def test_memberships_learn_by_the_estimator_they_are_told():
+    def logit_gradient(estimator):
+        torch.manual_seed(0)
+        layer = BlockoutLinear(
+            6, 4, 3, outputs=Memberships(4, 3, estimator=estimator), inputs=Memberships(6, 3)
+        )
+        torch.manual_seed(1)
+        layer(torch.ones(2, 6)).square().sum().backward()
+        c = layer.outputs._drawn
+        return layer.outputs.logits.grad, c
+
+    one_sided, c = logit_gradient("eq9")
+    two_sided, again = logit_gradient("two-sided")
+    assert torch.equal(c, again)
+    # At P = 0.5 both are dL/dC times a quarter where C = 1; only the two-sided sees C = 0.
+    torch.testing.assert_close(two_sided[c == 1], one_sided[c == 1])
+    assert (one_sided[c == 0] == 0).all() and (two_sided[c == 0] != 0).any()
+
+
+# --- budget ---------------------------------------------------------------------------------------
+
+
+@given(
+    seed=st.integers(0, 2**31), nodes=st.integers(1, 9), clusters=st.integers(1, 5),
+    share=st.floats(0.05, 0.95), dims=st.sampled_from([(0,), (1,), (0, 1)]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_a_shift_meets_its_total_and_keeps_the_order(seed, nodes, clusters, share, dims):
+    torch.manual_seed(seed)
+    logits = torch.randn(nodes, clusters, dtype=torch.float64)
+    before = logits.clone()
+    entries = math.prod((nodes, clusters)[d] for d in dims)
+    shift_to(logits, share * entries, dims)
+    sums = logits.sigmoid().sum(dims)
+    torch.testing.assert_close(sums, torch.full_like(sums, share * entries), atol=1e-5, rtol=0)
+    moved = (logits - before).amax(dims) - (logits - before).amin(dims)
+    assert moved.abs().max() < 1e-12
+
+
+def make_net(classes: int = 8, clusters: int = 4, hidden: int = 24) -> nn.Sequential:
+    first = BlockoutLinear(12, hidden, clusters)
+    return nn.Sequential(
+        first, nn.ReLU(), BlockoutLinear(hidden, classes, clusters, inputs=first.outputs)
+    )
+
+
+def run(net: nn.Module, guide: Guide, steps: int, *, classes: int = 8, groups: int = 4, seed=0):
+    """Training on classes of which neighbours (0 1, 2 3, ...) have similar centres."""
+    optimizer = torch.optim.SGD(parameter_groups(net, 0.1, membership_scale=30), momentum=0.9)
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(groups, 12, generator=generator) * 3
+    fine = torch.randn(classes, 12, generator=generator)
+    centres = fine + coarse.repeat_interleave(classes // groups, 0)
+    seen = []
+    for _ in range(steps):
+        y = torch.randint(classes, (64,), generator=generator)
+        x = centres[y] + 0.5 * torch.randn(64, 12, generator=generator)
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        guide.step(y)
+        seen.append([m.probabilities.detach().clone() for m in guide.sets])
+    return seen
+
+
+@pytest.mark.parametrize("shift", ["all", "cluster", "both"])
+def test_the_expected_clusters_a_node_fall_to_the_budget(shift):
+    torch.manual_seed(0)
+    net = make_net()
+    guidance = Guidance(budget=1.5, class_budget=1.5, shift=shift, settle_at=1, affinity=0)
+    seen = run(net, Guide(net, 100, guidance), 100)
+    for before in seen[:8]:
+        assert all((p == 0.5).all() for p in before)
+    means = [p[0].sum(1).mean() for p in seen]
+    assert means[8] > 1.9 and 1.6 < means[26] < 1.9
+    for p in seen[-1][:2]:
+        torch.testing.assert_close(p.sum(1).mean(), torch.tensor(1.5), atol=1e-3, rtol=0)
+    if shift != "all":
+        torch.testing.assert_close(
+            seen[-1][0].sum(0), torch.full((4,), 1.5 * 12 / 4), atol=1e-2, rtol=0
+        )
+
+
+@pytest.mark.parametrize("shift", ["all", "cluster", "both"])
+@pytest.mark.parametrize("budget", [0.01, 0.3, 1.0, 40.0])
+def test_no_class_is_left_without_a_cluster_whatever_the_budget(shift, budget):
+    torch.manual_seed(0)
+    net = make_net()
+    guide = Guide(net, 40, Guidance(budget=budget, class_budget=budget, shift=shift, affinity=30))
+    seen = run(net, guide, 40)
+    assert all(p[-1].sum(1).min() > 1 - 1e-3 for p in seen)
+    assert guide.settled and (seen[-1][-1].sum(1) >= 1).all()
+    if budget == 0.01:
+        assert (seen[-1][0].sum(1) == 0).any(), "hidden nodes may die"
+
+
+# --- affinity -------------------------------------------------------------------------------------
+
+
+def pairs_together(net: nn.Module) -> float:
+    """Share of the pairs (0 1), (2 3), ... that have equal memberships."""
+    p = list(memberships_of(net).values())[-1].probabilities.detach()
+    return float((p[0::2] - p[1::2]).abs().amax(1).lt(0.5).float().mean())
+
+
+def test_classes_of_similar_features_are_drawn_together():
+    together = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = make_net()
+        run(net, Guide(net, 200, Guidance(class_budget=1)), 200, seed=seed)
+        together.append(pairs_together(net))
+    assert sum(together) / 3 > 0.9
+
+
+def test_without_affinity_they_are_not():
+    together = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = make_net()
+        run(net, Guide(net, 200, Guidance(class_budget=1, affinity=0)), 200, seed=seed)
+        together.append(pairs_together(net))
+    assert sum(together) / 3 < 0.9
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_a_given_taxonomy_decides_against_the_features(as_table):
+    groups = [0, 1, 2, 3, 0, 1, 2, 3]  # classes 0 and 4 together, though 0 and 1 look alike
+    table = torch.tensor(groups)[:, None] == torch.tensor(groups)[None]
+    torch.manual_seed(0)
+    net = make_net()
+    guide = Guide(
+        net, 200, Guidance(class_budget=1, affinity=30),
+        similarity=table.double() if as_table else groups,
+    )  # fmt: skip
+    run(net, guide, 200)
+    p = guide.sets[-1].probabilities
+    assert torch.equal(p[:4], p[4:])
+    assert p.unique(dim=0).shape[0] == 4
+
+
+def test_features_of_a_recomputed_or_evaluated_forward_are_not_counted():
+    net = make_net()
+    guide = Guide(net, 10)
+    x = torch.randn(5, 12, requires_grad=True)
+    net.eval()(x)
+    net.train()
+    torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward()
+    guide.step(torch.arange(5))  # raises where the number of examples differs
+    assert guide.counts is not None and guide.counts.sum() == 5
+
+
+# --- settling -------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**31), per_node=st.sampled_from([1, 4]))
+@settings(max_examples=20, deadline=None)
+def test_settling_keeps_the_expected_weights_on_what_remains(seed, per_node):
+    torch.manual_seed(seed)
+    conv = BlockoutConv2d(3, 6, 3, clusters=3)
+    fc = BlockoutLinear(
+        6 * per_node, 5, clusters=3, inputs=conv.outputs, features_per_node=per_node
+    )
+    layers = [conv, fc]
+    sets = list(memberships_of(nn.ModuleList(layers)).values())
+    for m in sets:
+        nn.init.normal_(m.logits, std=2)
+    before = [layer.expected_weight().detach() for layer in layers]
+    chosen = {m: torch.bernoulli(torch.full((m.nodes, 3), 0.4)) for m in sets}
+    settle(layers, chosen)
+    assert all(torch.equal(m.probabilities, c) for m, c in chosen.items())
+    for layer, weight in zip(layers, before, strict=True):
+        shared = chosen[layer.outputs] @ layer._per_feature(chosen[layer.inputs]).T > 0
+        shared = shared.reshape(shared.shape + (1,) * (weight.dim() - 2))
+        expected = torch.where(shared, weight, 0)
+        torch.testing.assert_close(layer.expected_weight().detach(), expected)
+
+
+def test_once_settled_training_and_inference_see_the_same_structure_and_it_stays():
+    torch.manual_seed(0)
+    net = make_net()
+    guide = Guide(net, 60)
+    seen = run(net, guide, 60)
+    for p, last in zip(seen[30], seen[-1], strict=True):
+        assert torch.equal(p, last) and set(p.unique().tolist()) <= {0.0, 1.0}
+    x = torch.randn(5, 12)
+    torch.testing.assert_close(net.train()(x), net.eval()(x))
+    counts = [p.sum(0) for p in seen[29]]
+    assert all((c - c.mean()).abs().max() <= 2 for c in counts[:2]), "equal branches"
+
+
+def test_settling_keeps_as_many_memberships_as_were_expected():
+    torch.manual_seed(0)
+    net = make_net(hidden=60)
+    guide = Guide(net, 60, Guidance(budget=1.3, class_budget=1.5))
+    seen = run(net, guide, 60)
+    assert abs(float(seen[-1][1].sum()) - 1.3 * 60) <= 4
+
+
+# --- continuing, and bad input --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [3, 20, 29, 30, 31, 50])
+def test_a_training_that_continues_from_its_state_ends_the_same(stop):
+    def steps(net, guide, optimizer, first, last):
+        for n in range(first, last):
+            generator = torch.Generator().manual_seed(n)
+            torch.manual_seed(n)
+            x, y = torch.randn(32, 12, generator=generator), torch.arange(32) % 8
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            guide.step(y)
+
+    def begin():
+        torch.manual_seed(0)
+        net = make_net()
+        optimizer = torch.optim.SGD(parameter_groups(net, 0.1), momentum=0.9)
+        return net, Guide(net, 60), optimizer
+
+    whole, guide, optimizer = begin()
+    steps(whole, guide, optimizer, 0, 60)
+    net, guide, optimizer = begin()
+    steps(net, guide, optimizer, 0, stop)
+    saved = copy.deepcopy((net.state_dict(), guide.state_dict(), optimizer.state_dict()))
+    net, guide, optimizer = begin()
+    for part, state in zip((net, guide, optimizer), saved, strict=True):
+        part.load_state_dict(state)
+    steps(net, guide, optimizer, stop, 60)
+    for a, b in zip(whole.state_dict().values(), net.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_similarity_is_that_of_centred_means():
+    means = torch.randn(6, 4, dtype=torch.float64) + 100
+    s = similarity_of(means)
+    centred = means - means.mean(0)
+    for a, b in itertools.combinations(range(6), 2):
+        cosine = F.cosine_similarity(centred[a], centred[b], dim=0)
+        others = [
+            F.cosine_similarity(centred[i], centred[j], dim=0)
+            for i, j in itertools.permutations(range(6), 2)
+        ]
+        torch.testing.assert_close(s[a, b], cosine - sum(others) / 30)
+    assert (s.diagonal() == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 0}, "budget must be a positive number of clusters, got 0"),
+        ({"class_budget": math.inf}, "class_budget must be a positive"),
+        ({"affinity": -1}, "affinity must not be negative, got -1"),
+        ({"settle_at": 0.2}, "in this order, between 0 and 1, got 0.08, 0.45, 0.2"),
+        ({"shift": "node"}, "shift must be one of all, cluster, both, got 'node'"),
+        ({"estimator": "three-sided"}, "estimator must be one of eq9, two-sided"),
+    ],
+)
+def test_wrong_guidance_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Guidance(**arguments)
+
+
+def test_a_guide_says_what_it_cannot_work_with():
+    net = make_net()
+    with pytest.raises(ValueError, match="no learned memberships"):
+        Guide(nn.Linear(3, 2), 10)
+    with pytest.raises(ValueError, match="steps must be at least 1"):
+        Guide(net, 0)
+    with pytest.raises(ValueError, match="one group for each of the 8 classes"):
+        Guide(net, 10, similarity=[0, 1, 2])
+    with pytest.raises(ValueError, match="finite"):
+        Guide(net, 10, similarity=torch.full((8, 8), math.nan))
+    guide = Guide(net, 10)
+    net(torch.randn(4, 12))
+    with pytest.raises(ValueError, match="labels of the 4 examples since the last step, got none"):
+        guide.step()
+    net(torch.randn(4, 12))
+    with pytest.raises(ValueError, match="between 0 and 7, got 0 to 8"):
+        guide.step(torch.tensor([0, 8, 1, 2]))
+
+
+def test_settle_refuses_what_is_no_assignment():
+    m = Memberships(3, 2)
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        m.settle(torch.full((3, 2), 0.5))
+    with pytest.raises(ValueError, match=r"shape \(3, 2\), got \(2, 2\)"):
+        m.settle(torch.ones(2, 2))
