@@ -1,0 +1,15 @@
+"""The hierarchy made physical: only connected nodes, in dense blocks, without the dead."""
+
+from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
+from blockout.compact.cover import Costs
+from blockout.compact.network import multiply_adds, notes, to_branches
+
+__all__ = [
+    "Branches",
+    "Costs",
+    "SparseConv2d",
+    "SparseLinear",
+    "multiply_adds",
+    "notes",
+    "to_branches",
+]

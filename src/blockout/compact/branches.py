@@ -1,0 +1,92 @@
+"""Layers of a compact network: dense blocks that each read some nodes, side by side."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class SparseLinear(nn.Linear):
+    """``nn.Linear`` whose zero weights are no connections: in training mode they stay zero.
+
+    >>> layer = SparseLinear(2, 1)
+    >>> _ = layer.weight.data.copy_(torch.tensor([[3., 0.]]))
+    >>> layer(torch.ones(1, 2)).sum().backward()
+    >>> layer.weight.grad
+    tensor([[1., 0.]])
+    """
+
+    note = ""
+
+    def forward(self, input: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        weight = _connections(self.weight) if self.training else self.weight
+        return F.linear(input, weight, self.bias)
+
+
+class SparseConv2d(nn.Conv2d):
+    """``nn.Conv2d`` whose zero weights are no connections: in training mode they stay zero."""
+
+    note = ""
+
+    def forward(self, input: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c2 h2 w2"]:
+        weight = _connections(self.weight) if self.training else self.weight
+        return self._conv_forward(input, weight, self.bias)
+
+
+class Branches(nn.Module):
+    """A linear layer or convolution as dense blocks: each makes some outputs from some inputs.
+
+    Args:
+        blocks: ``nn.Linear`` or ``nn.Conv2d``, one a branch; their outputs are put side by side.
+        columns: what each block reads: the first of as many inputs as it takes, or the inputs.
+        outputs: where each output of the layer lies among those of the blocks, if not in order.
+        note: a word on why the layer looks as it does.
+
+    Shape: that of the plain layer whose place it takes.
+
+    >>> halves = Branches([nn.Linear(2, 3), nn.Linear(2, 3)], columns=[0, torch.tensor([1, 3])])
+    >>> halves(torch.randn(8, 4)).shape
+    torch.Size([8, 6])
+    """
+
+    outputs: Tensor | None
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Linear] | Sequence[nn.Conv2d],
+        columns: Sequence[int | Int[Tensor, " columns"]],
+        *,
+        outputs: Int[Tensor, " outputs"] | None = None,
+        note: str = "",
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.starts = [c if isinstance(c, int) else None for c in columns]
+        self.widths = [block.weight.shape[1] for block in blocks]
+        for i, chosen in enumerate(columns):
+            if not isinstance(chosen, int):
+                self.register_buffer(f"columns_{i}", chosen)
+        self.register_buffer("outputs", outputs)
+        self.dim = -1 if isinstance(blocks[0], nn.Linear) else -3
+        self.note = note
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        parts = []
+        for i, block in enumerate(self.blocks):
+            start = self.starts[i]
+            if start is None:
+                read = x.index_select(self.dim, self.get_buffer(f"columns_{i}"))
+            else:
+                read = x.narrow(self.dim, start, self.widths[i])
+            parts.append(block(read))
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+        return y if self.outputs is None else y.index_select(self.dim, self.outputs)
+
+    def extra_repr(self) -> str:
+        return self.note
+
+
+def _connections(weight: Tensor) -> Tensor:
+    return weight * (weight != 0)

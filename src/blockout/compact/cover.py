@@ -1,0 +1,203 @@
+"""Which dense blocks hold all connections: nodes by code, merged where that is faster."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Seconds = TypeVar("Seconds", float, Tensor)
+
+MOST_GROUPS = 64
+"""Codes that start as a block of their own: all there are for six clusters; rarer ones join one."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How large a layer's work is, beside its number of nodes."""
+
+    positions: int
+    """Examples, times height and width in a convolution."""
+    features_per_node: int = 1
+    kernel: int = 1
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds that a layer is estimated to take: what decides where nothing is measured.
+
+    A product is one call, then the arithmetic or the reading of the weights, whichever is longer.
+    Nodes that do not lie where they are needed are copied. The defaults are two cores of a 2023
+    server; only their ratios matter. ``Costs(call=0, value=0)`` asks for exactly the connections.
+    """
+
+    call: float = 8e-6
+    """One operation, whatever its size."""
+    multiply_add: float = 1.5e-11
+    weight: float = 2e-10
+    """Reading one weight from memory."""
+    value: float = 5e-10
+    """Copying one value of an input or output."""
+
+    def product(self, rows: Seconds, columns: Seconds, work: Work) -> Seconds:
+        weights = rows * columns * (work.features_per_node * work.kernel)
+        return self.call + weights * max(work.positions * self.multiply_add, self.weight)
+
+    def copy(self, nodes: Seconds, work: Work) -> Seconds:
+        return self.call + nodes * (work.positions * work.features_per_node * self.value)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some outputs and the inputs that they read, as positions in the order given."""
+
+    rows: Int[Tensor, " rows"]
+    columns: Int[Tensor, " columns"]
+
+    @property
+    def start(self) -> int | None:
+        """Where the columns begin if they lie side by side; None if they have to be gathered."""
+        first, last = int(self.columns[0]), int(self.columns[-1])
+        return first if last - first + 1 == len(self.columns) else None
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Blocks that together hold every connection once, and the seconds they should take."""
+
+    blocks: tuple[Block, ...]
+    seconds: float
+
+
+def covers(
+    codes_out: Bool[Tensor, "rows clusters"],
+    codes_in: Bool[Tensor, "columns clusters"],
+    work: Work,
+    costs: Costs,
+) -> list[Cover]:
+    """A few covers worth trying, the one that should be fastest first.
+
+    They lie on the way from one block a code to one block for all, where each step joins the two
+    blocks that save most. Every row must read something; it lies in one block of each cover, and
+    that block has all columns that share a cluster with it. Those that do not are zeros in it.
+
+    >>> codes = torch.tensor([[1, 0], [0, 1], [1, 0]], dtype=torch.bool)
+    >>> exact = covers(codes, codes, Work(positions=1), Costs(call=0, value=0))[0]
+    >>> [(block.rows.tolist(), block.columns.tolist()) for block in exact.blocks]
+    [([0, 2], [0, 2]), ([1], [1])]
+    """
+    inputs = _Inputs(codes_in, work, costs)
+    kinds, kind = codes_out.unique(dim=0, return_inverse=True)
+    count = torch.bincount(kind, minlength=len(kinds)).double()
+    steps = list(_mergings(kinds.double(), count, inputs))
+    best = min(range(len(steps)), key=lambda i: steps[i][1])
+    groups = len(steps) - best
+    sizes = dict.fromkeys([groups, groups // 2, groups // 4, 2 * groups])
+    found = []
+    for size in sizes:
+        if 1 <= size <= len(steps):
+            label, seconds = steps[len(steps) - size]
+            members = [(label[kind] == g).nonzero().flatten() for g in label.unique().tolist()]
+            blocks = [Block(m, inputs.columns(codes_out[m].any(0), len(m))) for m in members]
+            found.append(Cover(tuple(sorted(blocks, key=lambda b: int(b.rows[0]))), seconds))
+    return found
+
+
+def chain_order(codes: Bool[Tensor, "nodes clusters"]) -> Int[Tensor, " nodes"]:
+    """Nodes by code, each code followed by the one it shares most with, so that branches touch.
+
+    >>> codes = torch.tensor([[1, 0], [0, 1], [1, 1], [1, 0]], dtype=torch.bool)
+    >>> chain_order(codes)
+    tensor([0, 3, 2, 1])
+    """
+    kinds, kind = codes.unique(dim=0, return_inverse=True)
+    size = torch.bincount(kind, minlength=len(kinds)).double()
+    place = torch.arange(len(kinds)).flip(0)
+    if len(kinds) <= 8 * MOST_GROUPS:
+        shared = kinds.double() @ kinds.double().T
+        union = (kinds[:, None] | kinds).sum(2)
+        likeness = shared / union.clamp_min(1) + 1e-6 * size / size.sum()
+        last = int(size.argmax())
+        for step in range(len(kinds)):
+            place[last] = step
+            likeness[:, last] = -1
+            last = int(likeness[last].argmax())
+    return place[kind].argsort(stable=True)
+
+
+class _Inputs:
+    """The columns in their order, by code, and what a block that reads some of them costs."""
+
+    def __init__(self, codes: Bool[Tensor, "columns clusters"], work: Work, costs: Costs) -> None:
+        self.codes, self.work, self.costs = codes, work, costs
+        self.kinds, kind = codes.unique(dim=0, return_inverse=True)
+        self.size = torch.bincount(kind, minlength=len(self.kinds)).double()
+        by_kind = kind.argsort(stable=True)
+        ends = self.size.cumsum(0).long()
+        self.first = by_kind[ends - self.size.long()].double()
+        self.last = by_kind[ends - 1].double()
+
+    def seconds(
+        self, codes: Float[Tensor, "n clusters"], rows: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Of blocks whose rows together have these codes: inputs gathered, and as one run."""
+        hit = codes @ self.kinds.double().T > 0
+        many = float(len(self.codes))
+        first = torch.where(hit, self.first, many).amin(1)
+        last = torch.where(hit, self.last, -1.0).amax(1)
+        chosen = hit.double() @ self.size
+        gathered = self.costs.product(rows, chosen, self.work) + self.costs.copy(chosen, self.work)
+        return gathered, self.costs.product(rows, last - first + 1, self.work)
+
+    def columns(self, code: Bool[Tensor, " clusters"], rows: int) -> Int[Tensor, " columns"]:
+        """What a block reads: the columns it needs, or the whole run if that is faster."""
+        needed = (self.codes & code).any(1).nonzero().flatten()
+        gathered, run = self.seconds(code[None].double(), torch.tensor([float(rows)]))
+        if float(run) < float(gathered):
+            return torch.arange(int(needed[0]), int(needed[-1]) + 1)
+        return needed
+
+
+def _mergings(
+    codes: Float[Tensor, "kinds clusters"], rows: Float[Tensor, " kinds"], inputs: _Inputs
+) -> Iterator[tuple[Int[Tensor, " kinds"], float]]:
+    """The group of every code, and the seconds of all, from the finest grouping to a single one."""
+
+    def price(codes: Tensor, rows: Tensor) -> Tensor:
+        return torch.minimum(*inputs.seconds(codes, rows))
+
+    label, codes, rows = _with_rare_codes_joined(codes, rows, price)
+    own = price(codes, rows)
+    gain = torch.stack([own + own[i] - price(codes.maximum(codes[i]), rows + rows[i])
+                        for i in range(len(codes))])  # fmt: skip
+    gain.fill_diagonal_(-torch.inf)
+    yield label.clone(), float(own.sum())
+    for _ in range(len(codes) - 1):
+        kept, gone = sorted(divmod(int(gain.argmax()), len(codes)))
+        codes[kept] = codes[kept].maximum(codes[gone])
+        rows[kept] += rows[gone]
+        label[label == gone] = kept
+        own[kept], own[gone] = price(codes[kept][None], rows[kept][None])[0], 0
+        fresh = own + own[kept] - price(codes.maximum(codes[kept]), rows + rows[kept])
+        fresh[gain[kept] == -torch.inf] = -torch.inf
+        gain[kept], gain[:, kept] = fresh, fresh
+        gain[gone], gain[:, gone] = -torch.inf, -torch.inf
+        yield label.clone(), float(own.sum())
+
+
+def _with_rare_codes_joined(codes: Tensor, rows: Tensor, price) -> tuple[Tensor, Tensor, Tensor]:
+    """At most MOST_GROUPS groups: every rarer code goes where it costs least."""
+    order = rows.argsort(descending=True, stable=True)
+    kept, rare = order[:MOST_GROUPS], order[MOST_GROUPS:]
+    label = torch.empty(len(codes), dtype=torch.long)
+    label[kept] = torch.arange(len(kept))
+    groups, sizes = codes[kept].clone(), rows[kept].clone()
+    for code in rare.tolist():
+        union = groups.maximum(codes[code])
+        best = int((price(union, sizes + rows[code]) - price(groups, sizes)).argmin())
+        label[code] = best
+        groups[best] = union[best]
+        sizes[best] += rows[code]
+    return label, groups, sizes

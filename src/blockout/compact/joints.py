@@ -1,0 +1,266 @@
+"""Where nodes may be dropped and reordered: joints between plain layers, read from the graph."""
+
+import copy
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from blockout.neighbours import _kind, _NotTraceable, _trace
+
+PlainLayer = nn.Linear | nn.Conv2d
+MIXING_MODULES = (
+    nn.Softmax, nn.LogSoftmax, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm,
+)  # fmt: skip
+MIXING_STEPS = {
+    F.softmax, F.log_softmax, torch.softmax, F.layer_norm, F.group_norm, F.batch_norm, "softmax",
+    "log_softmax",
+}  # fmt: skip
+KEEPS_CONSTANTS = (nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+KEEPS_CONSTANTS_STEPS = {
+    F.max_pool2d, torch.max_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A layer that reads the nodes of another, and the steps on the way to it."""
+
+    layer: str
+    steps: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Nodes that one layer makes and that only the readers see: theirs to drop and reorder."""
+
+    producer: str
+    readers: tuple[Reader, ...]
+
+    def norms(self, model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+        """The batch normalisations on the way, which have a channel for every node."""
+        found = {}
+        for reader in self.readers:
+            for step in reader.steps:
+                module = _module(model, step)
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    found[str(step.target)] = module
+        return found
+
+
+def find_joints(model: nn.Module, names: Collection[str]) -> list[Joint]:
+    """The joints of a model of plain layers that touch a named layer, in the forward's order.
+
+    A joint runs from an ``nn.Linear`` or ``nn.Conv2d`` through steps that keep nodes apart to other
+    such layers. Where nodes meet (a sum, LayerNorm, softmax), leave the model or are read by
+    anything else, there is none. Empty where the forward cannot be followed.
+
+    >>> net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    >>> [(joint.producer, joint.readers[0].layer) for joint in find_joints(net, ["3"])]
+    [('0', '3')]
+    """
+    try:
+        walk = _Walk(model, _trace(copy.deepcopy(model).eval(), names))
+    except _NotTraceable:
+        return []
+    joints = []
+    for node in walk.graph.nodes:
+        if walk.is_layer(node):
+            readers = walk.readers(node, isinstance(walk.modules[node.target], nn.Conv2d), ())
+            ends = {str(node.target), *(reader.layer for reader in readers or ())}
+            if readers and ends & set(names) and walk.fits(node, readers):
+                joints.append(Joint(str(node.target), tuple(readers)))
+    return joints
+
+
+def constant_arriving(
+    model: nn.Module, joint: Joint, reader: Reader, values: Float[Tensor, " nodes"]
+) -> Float[Tensor, " features"]:
+    """What a reader sees of nodes that always give ``values``; NaN where that is no constant.
+
+    Padding with zeros makes a border of another value, unless the constant is zero itself.
+    """
+    made_by = model.get_submodule(joint.producer)
+    read_by = model.get_submodule(reader.layer)
+    x = values[None, :, None, None] if isinstance(made_by, nn.Conv2d) else values[None]
+    for step in reader.steps:
+        module = _module(model, step)
+        kind = _kind(step, dict(model.named_modules()))
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            x = copy.deepcopy(module).eval()(_widened(x, module.num_features))
+        elif kind == "elementwise":
+            x = _run(step, module, x)
+        elif kind == "flatten":
+            x = x.flatten(1)
+        elif kind == "pooling" and not _keeps_constants(step, module):
+            x = torch.where(x == 0, 0.0, torch.nan)
+    if isinstance(read_by, nn.Conv2d):
+        if _pads_with_zeros(read_by):
+            x = torch.where(x == 0, 0.0, torch.nan)
+        return x.flatten()
+    assert isinstance(read_by, nn.Linear)
+    return _widened(x.flatten(1), read_by.in_features)[0]
+
+
+class _Walk:
+    """From one layer along the graph to whoever reads its nodes."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.calls = Counter(id(_module(model, n)) for n in graph.nodes if n.op == "call_module")
+        read = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+        weights = Counter(id(p) for m in model.modules() for p in m._parameters.values())
+        self.layers = {
+            name
+            for name, module in self.modules.items()
+            if _is_ordinary(module)
+            and weights[id(module.weight)] == 1
+            and not {f"{name}.weight", f"{name}.bias"} & read
+        }
+
+    def is_layer(self, node: fx.Node) -> bool:
+        """A plain layer that is called at one place only, on one value."""
+        return (
+            node.op == "call_module"
+            and node.target in self.layers
+            and self.calls[id(self.modules[str(node.target)])] == 1
+            and len(node.all_input_nodes) == 1
+        )
+
+    def readers(self, node: fx.Node, channels: bool, steps: tuple) -> list[Reader] | None:
+        """All layers behind ``node``, or None where its nodes are not theirs alone."""
+        found: list[Reader] = []
+        for user in node.users:
+            if _asks_for_the_batch_size(user):
+                continue
+            if self.is_layer(user):
+                name = str(user.target)
+                if isinstance(self.modules[name], nn.Conv2d) != channels:
+                    return None
+                found.append(Reader(name, steps))
+                continue
+            after = self._channels_after(user, node, channels)
+            behind = None if after is None else self.readers(user, after, (*steps, user))
+            if behind is None:
+                return None
+            found += behind
+        return found
+
+    def _channels_after(self, step: fx.Node, source: fx.Node, channels: bool) -> bool | None:
+        """Whether nodes are channels after a step, as before it; None if the step mixes them."""
+        if step.op == "output" or (len(source.users) > 1 and _in_place(step, self.modules)):
+            return None
+        kind = _kind(step, self.modules)
+        if kind == "flatten":
+            return None if _says_width(step) else False
+        if step.all_input_nodes != [source]:
+            return None
+        if kind == "elementwise":
+            return channels if self._keeps_apart(step) else None
+        if kind == "pooling" and channels:
+            return True
+        if kind == "global pooling" and channels:
+            plain_squeeze = "squeeze" in str(step.target) and len(step.args) < 2
+            return None if plain_squeeze else bool(step.kwargs.get("keepdim"))
+        return None
+
+    def _keeps_apart(self, step: fx.Node) -> bool:
+        if step.op != "call_module":
+            return step.target not in MIXING_STEPS
+        module = self.modules[str(step.target)]
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            known = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            return known and module.running_mean is not None and self.calls[id(module)] == 1
+        if isinstance(module, nn.PReLU):
+            return module.num_parameters == 1
+        return not isinstance(module, MIXING_MODULES)
+
+    def fits(self, node: fx.Node, readers: list[Reader]) -> bool:
+        """Widths on the way are whole multiples of the nodes: one feature each, or a flat map."""
+        made_by = self.modules[str(node.target)]
+        nodes = made_by.weight.shape[0]
+        for reader in readers:
+            steps = [self.modules.get(str(step.target)) for step in reader.steps]
+            norms = [m for m in steps if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+            widths = [m.num_features for m in norms]
+            widths.append(self.modules[reader.layer].weight.shape[1])
+            if isinstance(made_by, nn.Linear) and any(width != nodes for width in widths):
+                return False
+            if any(width % nodes for width in widths):
+                return False
+        return True
+
+
+def _module(model: nn.Module, step: fx.Node) -> nn.Module | None:
+    return model.get_submodule(str(step.target)) if step.op == "call_module" else None
+
+
+def _is_ordinary(module: nn.Module) -> bool:
+    """Computes with its own weight alone, so that rows and columns of that are all there is."""
+    return (
+        type(module) in (nn.Linear, nn.Conv2d)
+        and "weight" in module._parameters
+        and getattr(module, "groups", 1) == 1
+        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    )
+
+
+def _asks_for_the_batch_size(step: fx.Node) -> bool:
+    if step.target == "size":
+        return step.args[1:] == (0,)
+    if step.target is getattr and step.args[1] == "shape":
+        return all(user.args[1:] == (0,) for user in step.users)
+    return step.target is getattr and step.args[1] in ("device", "dtype")
+
+
+def _says_width(step: fx.Node) -> bool:
+    """A view to a number of features that is written down, which dropping nodes would change."""
+    if step.op == "call_module" or "flatten" in str(step.target):
+        return False
+    rest = step.args[1:]
+    shape = rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
+    return shape[-1] != -1
+
+
+def _in_place(step: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if step.op == "call_module":
+        return bool(getattr(modules[str(step.target)], "inplace", False))
+    name = str(step.target) if step.op == "call_method" else getattr(step.target, "__name__", "")
+    return name.endswith("_") or name in ("iadd", "isub", "imul", "itruediv")
+
+
+def _run(step: fx.Node, module: nn.Module | None, x: Tensor) -> Tensor:
+    """One element-wise step on a value of our own."""
+    if module is not None:
+        return copy.deepcopy(module).eval()(x.clone())
+    arguments = fx.node.map_arg(step.args, lambda _: x.clone())
+    named = fx.node.map_arg(step.kwargs, lambda _: x.clone())
+    if step.op == "call_method":
+        return getattr(arguments[0], str(step.target))(*arguments[1:], **named)
+    assert callable(step.target)
+    return step.target(*arguments, **named)
+
+
+def _keeps_constants(step: fx.Node, module: nn.Module | None) -> bool:
+    if isinstance(module, nn.AvgPool2d):
+        padding = module.padding if isinstance(module.padding, tuple) else (module.padding,)
+        return not any(padding) or not module.count_include_pad
+    return isinstance(module, KEEPS_CONSTANTS) or step.target in KEEPS_CONSTANTS_STEPS
+
+
+def _pads_with_zeros(conv: nn.Conv2d) -> bool:
+    if conv.padding_mode != "zeros" or conv.padding == "valid":
+        return False
+    return any(size > 1 for size in conv.kernel_size) if conv.padding == "same" else any(
+        int(p) for p in conv.padding
+    )  # fmt: skip
+
+
+def _widened(x: Tensor, width: int) -> Tensor:
+    """One value a node to one value a feature."""
+    return x if x.shape[1] == width else x.repeat_interleave(width // x.shape[1], dim=1)

@@ -1,0 +1,221 @@
+"""One layer after the other into blocks, and the network put together from them."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
+from blockout.compact.cover import Block, Costs, Work, chain_order, covers
+from blockout.compact.joints import Joint
+from blockout.compact.survivors import Layer, Survivors
+from blockout.convert import _replace
+
+WORTHWHILE = 0.95
+"""Branches must take at most this share of the dense layer's time."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """One way to lay out a layer."""
+
+    module: nn.Module
+    rows: Int[Tensor, " rows"]
+    """The nodes in the order in which the module gives them."""
+    blocks: int
+    seconds: float
+
+
+class Plan:
+    """Lays out one layer after the other, producers first, and puts the results in place."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        layers: dict[str, Layer],
+        joints: list[Joint],
+        sizes: dict[str, tuple[int, ...]],
+        measure: bool,
+        costs: Costs,
+    ) -> None:
+        self.net, self.layers, self.joints, self.sizes = net, layers, joints, sizes
+        self.measure, self.costs = measure, costs
+        self.survivors = Survivors(net, layers, joints)
+        self.order: dict[str, Int[Tensor, " nodes"]] = {}
+        self.made: dict[str, nn.Module] = {}
+
+    def carry_out(self) -> nn.Module:
+        for name in self.sizes:
+            self._lay_out(name)
+        for joint in self.joints:
+            for norm in joint.norms(self.net).values():
+                nodes = len(self.layers[joint.producer].codes_out)
+                _keep_channels(norm, self.order[joint.producer], nodes)
+        for name in self.layers.keys() - self.sizes.keys():
+            self.made[name] = self._plain(name)
+        result = self.net
+        for name, module in self.made.items():
+            old = self.layers[name].plain
+            result = _replace(result, old, module.train(old.training))
+        return result
+
+    def _lay_out(self, name: str) -> None:
+        """Decides on the blocks of a Blockout layer, after whoever makes its inputs."""
+        if name in self.made:
+            return
+        producer = self.survivors.producer_of.get(name)
+        if producer in self.sizes:
+            self._lay_out(producer)
+        layer = self.layers[name]
+        columns = self._inputs(name)
+        rows = self.survivors.outputs(name).nonzero().flatten()
+        free = name in self.survivors.alive
+        if free:
+            rows = rows[chain_order(layer.codes_out[rows])]
+        size = self._arriving(name, len(columns))
+        choices = _candidates(layer, rows, columns, free, size, self.costs)
+        chosen, self.order[name] = self._choose(choices, layer, size)
+        self.made[name] = chosen
+
+    def _inputs(self, name: str) -> Int[Tensor, " nodes"]:
+        """A layer's input nodes in the order in which they arrive."""
+        alive = self.survivors.inputs(name).nonzero().flatten()
+        producer = self.survivors.producer_of.get(name)
+        if producer is None:
+            return alive
+        if producer not in self.order:  # a plain layer: it gives its nodes as we like
+            self.order[producer] = alive[chain_order(self.layers[name].codes_in[alive])]
+        return self.order[producer]
+
+    def _arriving(self, name: str, nodes: int) -> tuple[int, ...]:
+        size, layer = list(self.sizes[name]), self.layers[name]
+        size[-1 if isinstance(layer.plain, nn.Linear) else -3] = nodes * layer.per_node
+        return tuple(size)
+
+    def _choose(
+        self, choices: list[_Candidate], layer: Layer, size: tuple[int, ...]
+    ) -> tuple[nn.Module, Tensor]:
+        """The fastest; the dense one, which comes first, unless another is worth the trouble."""
+        seconds = [choice.seconds for choice in choices]
+        if self.measure and len(choices) > 1:
+            chance = torch.Generator().manual_seed(0)
+            example = torch.randn(size, generator=chance).to(layer.plain.weight)
+            seconds = _measured([choice.module for choice in choices], example)
+        fastest = min(range(len(choices)), key=lambda i: seconds[i])
+        best = choices[fastest]
+        ratio = f"{seconds[0] / seconds[fastest]:.1f} times as fast as dense"
+        how = f"measured {ratio}" if self.measure else f"estimated {ratio}"
+        kept = f"{100 * float(layer.connected.float().mean()):.0f} % of the connections"
+        if len(choices) == 1:
+            note = f"dense: the nodes that live are all connected, by {kept}"
+        elif seconds[fastest] > WORTHWHILE * seconds[0]:
+            best, note = choices[0], f"dense: blocks for {kept} would not be worth it; {how}"
+        else:
+            note = f"{best.blocks} blocks hold {kept}; {how}"
+        best.module.note = note
+        return best.module, best.rows
+
+    def _plain(self, name: str) -> nn.Module:
+        """A plain neighbour, without the rows and columns of the dead."""
+        layer = self.layers[name]
+        everyone = torch.arange(len(layer.codes_out))
+        return _dense(layer, self.order.get(name, everyone), self._inputs(name))
+
+
+def _candidates(
+    layer: Layer, rows: Tensor, columns: Tensor, free: bool, size: tuple[int, ...], costs: Costs
+) -> list[_Candidate]:
+    """The layer as one dense block, then, if it falls into parts, as some choices of blocks."""
+    work = _work(layer, size)
+    seconds = costs.product(len(rows), len(columns), work)
+    found = [_Candidate(_dense(layer, rows, columns), rows, 1, float(seconds))]
+    connected = layer.connected[rows][:, columns]
+    fed = connected.any(1)
+    if connected.all() or not fed.any():
+        return found
+    living = fed.nonzero().flatten()
+    constant = (~fed).nonzero().flatten()
+    for cover in covers(layer.codes_out[rows[living]], layer.codes_in[columns], work, costs):
+        blocks = [Block(living[block.rows], block.columns) for block in cover.blocks]
+        if len(constant):
+            blocks.append(Block(constant, torch.zeros(1, dtype=torch.long)))
+        places = torch.cat([block.rows for block in blocks])
+        in_order = bool((places.diff() > 0).all())
+        copies = (len(blocks) > 1) + (not free and not in_order)
+        seconds = cover.seconds + copies * float(costs.copy(len(rows), work))
+        modules = [_dense(layer, rows[b.rows], columns[b.columns]) for b in blocks]
+        reads = [_reads(layer, block) for block in blocks]
+        module = Branches(modules, reads, outputs=None if free or in_order else places.argsort())
+        made = rows[places] if free else rows
+        found.append(_Candidate(module, made, len(blocks), seconds))
+    return found
+
+
+def _reads(layer: Layer, block: Block) -> int | Tensor:
+    if block.start is not None:
+        return block.start * layer.per_node
+    return layer.features(block.columns).to(layer.plain.weight.device)
+
+
+def _work(layer: Layer, size: tuple[int, ...]) -> Work:
+    if isinstance(layer.plain, nn.Linear):
+        return Work(max(1, torch.Size(size[:-1]).numel()), layer.per_node)
+    stride = torch.Size(int(s) for s in layer.plain.stride).numel()
+    positions = size[0] * torch.Size(size[2:]).numel() // stride
+    return Work(max(1, positions), kernel=torch.Size(layer.plain.kernel_size).numel())
+
+
+def _dense(layer: Layer, rows: Tensor, columns: Tensor) -> nn.Linear | nn.Conv2d:
+    """A plain layer for these nodes; one that keeps its zeros where not all are connected."""
+    plain = layer.plain
+    weight = plain.weight.detach()[rows][:, layer.features(columns)].clone()
+    full = bool(layer.connected[rows][:, columns].all())
+    outputs, inputs = weight.shape[:2]
+    if isinstance(plain, nn.Linear):
+        kind = nn.Linear if full else SparseLinear
+        new = kind(inputs, outputs, bias=False, device="meta")
+    else:
+        kind = nn.Conv2d if full else SparseConv2d
+        names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        geometry = {name: getattr(plain, name) for name in names}
+        new = kind(inputs, outputs, **geometry, bias=False, device="meta")
+    new.weight = nn.Parameter(weight, requires_grad=plain.weight.requires_grad)
+    bias = layer.bias[rows]
+    if plain.bias is not None or bias.any():
+        learns = (plain.weight if plain.bias is None else plain.bias).requires_grad
+        new.bias = nn.Parameter(bias.to(weight), requires_grad=learns)
+    return new
+
+
+def _keep_channels(
+    norm: nn.modules.batchnorm._BatchNorm, kept: Int[Tensor, " kept"], nodes: int
+) -> None:
+    """Leaves a batch normalisation the channels of the kept nodes, in this order."""
+    each = norm.num_features // nodes
+    channels = (kept[:, None] * each + torch.arange(each)).flatten()
+    for name, parameter in list(norm.named_parameters()):
+        value = parameter.detach()[channels].clone()
+        setattr(norm, name, nn.Parameter(value, requires_grad=parameter.requires_grad))
+    assert norm.running_mean is not None and norm.running_var is not None
+    norm.running_mean = norm.running_mean[channels].clone()
+    norm.running_var = norm.running_var[channels].clone()
+    norm.num_features = len(channels)
+
+
+def _measured(modules: Sequence[nn.Module], example: Tensor) -> list[float]:
+    """Median seconds of each, measured in turns so that all see the same machine."""
+    taken: list[list[float]] = [[] for _ in modules]
+    began = time.perf_counter()
+    with torch.inference_mode():
+        for module in modules:
+            module.eval()(example)
+        while len(taken[0]) < 7 or (len(taken[0]) < 300 and time.perf_counter() - began < 0.3):
+            for module, times in zip(modules, taken, strict=True):
+                start = time.perf_counter()
+                module(example)
+                times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in taken]
