@@ -16,7 +16,7 @@ import blockout
 from blockout.commands.runs import one_line
 from blockout.flags import nearest
 
-COMMANDS = ("train", "evaluate", "predict", "doctor")
+COMMANDS = ("train", "evaluate", "predict", "structure", "doctor")
 """Each is a module of ``blockout.commands``, loaded when it is asked for."""
 OVERVIEW = """usage: blockout COMMAND [--help] ...
 
@@ -27,6 +27,7 @@ Networks that learn their own branching while they train.
   blockout train --data path/to/folder    your own images, one folder a class
   blockout evaluate RUN                   accuracy of a finished run
   blockout predict RUN image ...          what it sees in images or folders of images
+  blockout structure RUN                  which classes and nodes belong together, what is left
   blockout doctor                         what this machine has, and what is in the way
   blockout --version
 

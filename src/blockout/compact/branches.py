@@ -55,7 +55,7 @@ class Branches(nn.Module):
 
     def __init__(
         self,
-        blocks: Sequence[nn.Linear] | Sequence[nn.Conv2d],
+        blocks: Sequence[nn.Linear | nn.Conv2d],
         columns: Sequence[int | Int[Tensor, " columns"]],
         *,
         outputs: Int[Tensor, " outputs"] | None = None,

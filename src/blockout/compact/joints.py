@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
 from torch.nn import functional as F
 
 from blockout.neighbours import _kind, _NotTraceable, _trace
@@ -183,12 +184,12 @@ class _Walk:
     def fits(self, node: fx.Node, readers: list[Reader]) -> bool:
         """Widths on the way are whole multiples of the nodes: one feature each, or a flat map."""
         made_by = self.modules[str(node.target)]
-        nodes = made_by.weight.shape[0]
+        nodes = made_by.get_parameter("weight").shape[0]
         for reader in readers:
             steps = [self.modules.get(str(step.target)) for step in reader.steps]
             norms = [m for m in steps if isinstance(m, nn.modules.batchnorm._BatchNorm)]
             widths = [m.num_features for m in norms]
-            widths.append(self.modules[reader.layer].weight.shape[1])
+            widths.append(self.modules[reader.layer].get_parameter("weight").shape[1])
             if isinstance(made_by, nn.Linear) and any(width != nodes for width in widths):
                 return False
             if any(width % nodes for width in widths):
@@ -215,7 +216,7 @@ def _asks_for_the_batch_size(step: fx.Node) -> bool:
         return step.args[1:] == (0,)
     if step.target is getattr and step.args[1] == "shape":
         return all(user.args[1:] == (0,) for user in step.users)
-    return step.target is getattr and step.args[1] in ("device", "dtype")
+    return step.target is getattr and str(step.args[1]) in ("device", "dtype")
 
 
 def _says_width(step: fx.Node) -> bool:
@@ -224,7 +225,7 @@ def _says_width(step: fx.Node) -> bool:
         return False
     rest = step.args[1:]
     shape = rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
-    return shape[-1] != -1
+    return bool(shape[-1] != -1)
 
 
 def _in_place(step: fx.Node, modules: dict[str, nn.Module]) -> bool:
@@ -238,8 +239,8 @@ def _run(step: fx.Node, module: nn.Module | None, x: Tensor) -> Tensor:
     """One element-wise step on a value of our own."""
     if module is not None:
         return copy.deepcopy(module).eval()(x.clone())
-    arguments = fx.node.map_arg(step.args, lambda _: x.clone())
-    named = fx.node.map_arg(step.kwargs, lambda _: x.clone())
+    arguments = map_arg(step.args, lambda _: x.clone())
+    named = map_arg(step.kwargs, lambda _: x.clone())
     if step.op == "call_method":
         return getattr(arguments[0], str(step.target))(*arguments[1:], **named)
     assert callable(step.target)

@@ -109,14 +109,14 @@ class Plan:
         best = choices[fastest]
         ratio = f"{seconds[0] / seconds[fastest]:.1f} times as fast as dense"
         how = f"measured {ratio}" if self.measure else f"estimated {ratio}"
-        kept = f"{100 * float(layer.connected.float().mean()):.0f} % of the connections"
+        kept = f"{100 * float(layer.connected().float().mean()):.0f} % of the connections"
         if len(choices) == 1:
             note = f"dense: the nodes that live are all connected, by {kept}"
         elif seconds[fastest] > WORTHWHILE * seconds[0]:
             best, note = choices[0], f"dense: blocks for {kept} would not be worth it; {how}"
         else:
             note = f"{best.blocks} blocks hold {kept}; {how}"
-        best.module.note = note
+        setattr(best.module, "note", note + _survival(layer, best.rows))  # noqa: B010
         return best.module, best.rows
 
     def _plain(self, name: str) -> nn.Module:
@@ -126,6 +126,11 @@ class Plan:
         return _dense(layer, self.order.get(name, everyone), self._inputs(name))
 
 
+def _survival(layer: Layer, rows: Tensor) -> str:
+    nodes = len(layer.codes_out)
+    return "" if len(rows) == nodes else f"; {len(rows)} of {nodes} outputs live"
+
+
 def _candidates(
     layer: Layer, rows: Tensor, columns: Tensor, free: bool, size: tuple[int, ...], costs: Costs
 ) -> list[_Candidate]:
@@ -133,7 +138,7 @@ def _candidates(
     work = _work(layer, size)
     seconds = costs.product(len(rows), len(columns), work)
     found = [_Candidate(_dense(layer, rows, columns), rows, 1, float(seconds))]
-    connected = layer.connected[rows][:, columns]
+    connected = layer.connected(rows, columns)
     fed = connected.any(1)
     if connected.all() or not fed.any():
         return found
@@ -173,7 +178,7 @@ def _dense(layer: Layer, rows: Tensor, columns: Tensor) -> nn.Linear | nn.Conv2d
     """A plain layer for these nodes; one that keeps its zeros where not all are connected."""
     plain = layer.plain
     weight = plain.weight.detach()[rows][:, layer.features(columns)].clone()
-    full = bool(layer.connected[rows][:, columns].all())
+    full = bool(layer.connected(rows, columns).all())
     outputs, inputs = weight.shape[:2]
     if isinstance(plain, nn.Linear):
         kind = nn.Linear if full else SparseLinear
@@ -213,7 +218,7 @@ def _measured(modules: Sequence[nn.Module], example: Tensor) -> list[float]:
     with torch.inference_mode():
         for module in modules:
             module.eval()(example)
-        while len(taken[0]) < 7 or (len(taken[0]) < 300 and time.perf_counter() - began < 0.3):
+        while len(taken[0]) < 5 or (len(taken[0]) < 300 and time.perf_counter() - began < 0.5):
             for module, times in zip(modules, taken, strict=True):
                 start = time.perf_counter()
                 module(example)

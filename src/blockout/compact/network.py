@@ -50,7 +50,7 @@ def to_branches(
     ...                        outputs=Memberships.given(halves))
     >>> to_branches(layer, measure=False)
     Branches(
-      2 blocks hold 50 % of the connections; estimated 1.9 times as fast as dense
+      2 blocks hold 50 % of the connections; estimated 1.7 times as fast as dense
       (blocks): ModuleList(
         (0-1): 2 x Linear(in_features=256, out_features=256, bias=True)
       )

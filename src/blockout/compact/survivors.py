@@ -28,10 +28,11 @@ class Layer:
         """Features of a node: more than one where a linear layer reads a flattened map."""
         return self.plain.weight.shape[1] // len(self.codes_in)
 
-    @property
-    def connected(self) -> Bool[Tensor, "nodes_out nodes_in"]:
-        """Who shares a cluster with whom."""
-        return self.codes_out.float() @ self.codes_in.float().T > 0
+    def connected(
+        self, rows: Tensor | slice = slice(None), columns: Tensor | slice = slice(None)
+    ) -> Bool[Tensor, "rows columns"]:
+        """Which outputs share a cluster with which inputs."""
+        return self.codes_out[rows].float() @ self.codes_in[columns].float().T > 0
 
     def features(self, nodes: Int[Tensor, " n"]) -> Int[Tensor, " features"]:
         """The columns of the weight that belong to these input nodes."""
@@ -56,7 +57,7 @@ def as_layer(
     if plain.bias is not None:
         bias += plain.bias.detach().cpu().double()
     layer = Layer(plain, codes_out, codes_in, bias)
-    mask = layer.connected.repeat_interleave(layer.per_node, dim=1)
+    mask = layer.connected().repeat_interleave(layer.per_node, dim=1)
     mask = mask.reshape(mask.shape + (1,) * (plain.weight.dim() - 2)).to(plain.weight.device)
     with torch.no_grad():
         plain.weight.masked_fill_(~mask, 0)
@@ -94,7 +95,7 @@ class Survivors:
 
     def _drop_constant(self, joint: Joint) -> None:
         producer, alive = self.layers[joint.producer], self.alive[joint.producer]
-        fed = producer.connected[:, self.inputs(joint.producer)].any(1)
+        fed = producer.connected(columns=self.inputs(joint.producer)).any(1)
         dying = alive & ~fed
         if not dying.any():
             return
@@ -114,7 +115,7 @@ class Survivors:
         alive = self.alive[joint.producer]
         read = torch.zeros_like(alive)
         for reader in joint.readers:
-            read |= self.layers[reader.layer].connected[self.outputs(reader.layer)].any(0)
+            read |= self.layers[reader.layer].connected(self.outputs(reader.layer)).any(0)
         alive &= ~self._but_one(alive, alive & ~read)
 
     @staticmethod

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from blockout.analysis import agreement, class_groups
+from blockout.analysis import agreement, class_groups, similarities
 from blockout.data import ImageData
 from blockout.models import Head, ImageClassifier, from_description
 from blockout.training import files
@@ -63,8 +63,10 @@ def _agreement(memberships: dict[str, Tensor], groups: tuple[int, ...] | None) -
     if not memberships or groups is None:
         return None
     count = len(set(groups))
-    found = class_groups(list(memberships.values())[-1].numpy(), count)
-    return {"count": count, "found": found.tolist(), **asdict(agreement(found, groups))}
+    p = list(memberships.values())[-1].double().numpy()
+    found = class_groups(p, count)
+    agreed = agreement(found, groups, alike=similarities(p))
+    return {"count": count, "found": found.tolist(), **asdict(agreed)}
 
 
 def description(model: ImageClassifier, data: ImageData) -> dict[str, Any]:

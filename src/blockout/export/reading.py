@@ -1,0 +1,172 @@
+"""Exported files as something that classifies. Nothing in them is unpickled or run as Python."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from torch import Tensor
+
+from blockout.export.about import KEY, About, Channels, ExportError
+from blockout.export.archive import checked_archive
+from blockout.models import from_description
+
+Format = Literal["onnx", "pt2", "safetensors"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+ENDINGS = ", ".join(f".{name}" for name in FORMATS[:-1]) + f" or .{FORMATS[-1]}"
+FROM_ELSEWHERE = ("auto_map", "attn_implementation", "quantization_config", "backbone")
+"""What makes a Hugging Face configuration fetch code or weights; no export of ours needs it."""
+
+Network = Callable[[Float[Tensor, "batch 3 h w"]], Float[Tensor, "batch classes"]]
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """What a file holds: images to logits, and what belongs to it, as in ``TrainedModel``."""
+
+    model: Network
+    classes: tuple[str, ...]
+    image_size: int
+    mean: Channels
+    std: Channels
+
+
+def load_exported(path: Path) -> ExportedModel:
+    """An exported file, ready to classify; the format is told by the name's ending.
+
+    Raises:
+        ExportError: the file is missing, damaged, of somebody else or of a newer version.
+    """
+    path = Path(path)
+    ending = path.suffix.removeprefix(".").lower()
+    if not path.is_file():
+        raise ExportError(f"there is no file {path}; `blockout export` writes one")
+    if ending not in FORMATS:
+        raise ExportError(f"{path} is no exported file: those end in {ENDINGS}")
+    try:
+        return read(path, ending)
+    except OSError as error:
+        raise ExportError(f"cannot read {path}: {error.strerror or error}") from error
+    except ExportError as error:
+        raise ExportError(f"{path} {error}") from error
+
+
+def read(path: Path, form: Format) -> ExportedModel:
+    """As ``load_exported``, of a file by any name; an error says what the file is or does."""
+    readers = {"onnx": _read_onnx, "pt2": _read_pt2, "safetensors": _read_safetensors}
+    about, network = readers[form](path)
+    _try_out(network, about)
+    return ExportedModel(network, about.classes, about.image_size, about.mean, about.std)
+
+
+def _read_onnx(path: Path) -> tuple[About, Network]:
+    runtime = import_onnx("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    with _or_damaged("onnxruntime cannot load it"):
+        session = runtime.InferenceSession(
+            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
+        written = session.get_modelmeta().custom_metadata_map.get(KEY)
+    about = About.from_json(_ours(written))
+    (name,) = [value.name for value in session.get_inputs()] or [""]
+
+    def network(images: Tensor) -> Tensor:
+        (logits,) = session.run(None, {name: images.contiguous().numpy()})
+        return torch.from_numpy(logits)
+
+    return about, network
+
+
+def _read_pt2(path: Path) -> tuple[About, Network]:
+    archive, written = checked_archive(path)
+    about = About.from_json(_ours(written))
+    with _or_damaged("torch.export cannot load it"), quietly():
+        program = torch.export.load(archive)
+        return about, program.module()
+
+
+def _read_safetensors(path: Path) -> tuple[About, Network]:
+    with _or_damaged("it is not in the format of safetensors"), safe_open(path, "pt") as file:
+        written = (file.metadata() or {}).get(KEY)
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    about = About.from_json(_ours(written))
+    with _or_damaged("its weights do not fit its description"):
+        _require_self_contained(about.architecture)
+        model = from_description(about.architecture or {})
+        model.load_state_dict(weights)
+    return about, model.eval().to(memory_format=torch.channels_last)  # pyright: ignore
+
+
+def import_onnx(package: str) -> Any:
+    try:
+        with quietly():
+            return __import__(package)
+    except ImportError as error:
+        raise ImportError(
+            f"ONNX needs the package {package}: pip install 'blockout[export]'"
+        ) from error
+
+
+def _ours(written: str | None) -> str:
+    if written is None:
+        raise ExportError(
+            "is not an export of blockout: it does not name classes and preprocessing; "
+            "`blockout export RUN` writes files that do"
+        )
+    return written
+
+
+def _try_out(network: Network, about: About) -> None:
+    """One black image, so that what does not work is known before the first real one."""
+    size, classes = about.image_size, len(about.classes)
+    with _or_damaged("it cannot be run"), torch.no_grad():
+        logits = network(torch.zeros(1, 3, size, size))
+    if tuple(logits.shape) != (1, classes):
+        raise ExportError(
+            f"is damaged: it names {classes} classes and gives outputs of {tuple(logits.shape)}"
+        )
+
+
+def _require_self_contained(description: Any) -> None:
+    """Refuses a description that would send the libraries behind it to fetch something."""
+    if isinstance(description, dict):
+        for key, value in description.items():
+            if value and any(key.strip("_").startswith(name) for name in FROM_ELSEWHERE):
+                raise ExportError(f"is refused: its description asks for {key}={value!r}")
+            _require_self_contained(value)
+    elif isinstance(description, list):
+        for value in description:
+            _require_self_contained(value)
+
+
+@contextlib.contextmanager
+def _or_damaged(what: str) -> Iterator[None]:
+    """Whatever a foreign reader raises on bytes that are not what it expects, in one line."""
+    try:
+        yield
+    except (ExportError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ExportError(f"is damaged: {what} ({first})") from error
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without the warnings and log lines of exporters and loaders; errors come as exceptions."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

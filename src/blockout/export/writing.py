@@ -1,0 +1,191 @@
+"""Trained networks as files that others run: ONNX, torch.export (.pt2), safetensors with JSON."""
+
+import copy
+import io
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from blockout.convert import to_dense
+from blockout.export.about import KEY, About, ExportError
+from blockout.export.archive import EXTRA_FILE
+from blockout.export.reading import ExportedModel, Format, import_onnx, quietly, read
+from blockout.layers import DropConnectLinear
+from blockout.models import ImageClassifier
+from blockout.training import RunError, TrainedModel
+from blockout.training.files import write_atomically
+
+BATCHES = (1, 3, 8)
+TOLERANCE = 1e-4
+"""Largest difference between a logit of the file and of the run, as a share of the largest logit
+(at least 1). Sums of float32 in another order differ by 1e-6 to 1e-5 of it; a wrong weight, padding
+or epsilon by far more."""
+LARGEST_ONNX = 2**31 - 2**24
+"""Bytes of weights; protobuf holds 2 GB, the graph included."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file that has been written, loaded back and compared."""
+
+    path: Path
+    size: int
+    """Bytes."""
+    difference: float
+    """The largest of a logit, as a share of the largest logit."""
+
+
+def export(trained: TrainedModel, path: Path, form: Format) -> Export:
+    """Folds the network, writes it, loads the file back and compares it with ``trained``.
+
+    The file appears in one step, after the comparison; until then what was there stays.
+
+    Raises:
+        ExportError: the network cannot be exported, the file not written, or what is loaded back
+            differs by more than ``TOLERANCE`` in batches of 1, 3 and 8.
+    """
+    path = _destination(path)
+    network = folded(trained.model)
+    about = About(trained.classes, trained.image_size, trained.mean, trained.std)
+    content = _content(network, about, form)
+    differences: list[float] = []
+
+    def write_and_compare(beside: Path) -> None:
+        beside.write_bytes(content)
+        differences.append(compare(trained, _read_back(beside, form)))
+
+    try:
+        write_atomically(path, write_and_compare)
+    except RunError as error:
+        raise ExportError(
+            f"cannot write {path}: {error.__cause__}; free some space or name another file with "
+            "--out. What was there is as it was"
+        ) from error
+    return Export(path, len(content), differences[0])
+
+
+def folded(model: nn.Module) -> nn.Module:
+    """The network as it infers, made of plain layers; DropConnect stays as it is.
+
+    The mean of an activation over DropConnect's masks is plain arithmetic but no plain layer, and
+    ``to_dense`` would lose it.
+
+    >>> from blockout import BlockoutLinear
+    >>> folded(nn.Sequential(BlockoutLinear(8, 4, clusters=2)))
+    Sequential(
+      (0): Linear(in_features=8, out_features=4, bias=True)
+    )
+    """
+    keeps = any(isinstance(m, DropConnectLinear) and m.activation for m in model.modules())
+    network = copy.deepcopy(model) if keeps else to_dense(model)
+    return network.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def compare(trained: TrainedModel, exported: ExportedModel) -> float:
+    """The largest difference of a logit on noise, as a share of the largest; an error if large."""
+    chance, size, worst = torch.Generator().manual_seed(0), trained.image_size, 0.0
+    for batch in BATCHES:
+        images = torch.randn(batch, 3, size, size, generator=chance)
+        expected, got = trained.model(images), _run(exported, images)
+        if got.shape != expected.shape:
+            raise ExportError(f"gives {tuple(got.shape)} for {tuple(expected.shape)}")
+        share = float((got - expected).abs().max() / expected.abs().max().clamp_min(1))
+        if not share <= TOLERANCE:
+            raise ExportError(
+                f"the exported network differs from the run: in a batch of {batch} by {share:.2g} "
+                f"of the largest logit, where {TOLERANCE:g} is allowed. Nothing was written; try "
+                "another --format, and please report it"
+            )
+        worst = max(worst, share)
+    return worst
+
+
+def _read_back(path: Path, form: Format) -> ExportedModel:
+    try:
+        return read(path, form)
+    except ExportError as error:
+        raise ExportError(
+            f"the file cannot be read back: it {error}. Nothing was written; try another --format"
+        ) from error
+
+
+def _run(exported: ExportedModel, images: Tensor) -> Tensor:
+    try:
+        return exported.model(images)
+    except Exception as error:  # of any of three foreign runtimes
+        batch = len(images)
+        raise ExportError(f"the exported network fails on a batch of {batch}: {error}") from error
+
+
+def _destination(path: Path) -> Path:
+    path = Path(os.path.realpath(path))  # a link is followed, not replaced
+    if path.exists() and not path.is_file():
+        raise ExportError(f"--out {path} is not a file that can be replaced; name another")
+    if not path.parent.is_dir():
+        raise ExportError(f"there is no folder {path.parent} to write {path.name} to; make it first")
+    return path
+
+
+def _content(network: nn.Module, about: About, form: Format) -> bytes:
+    if form == "safetensors":
+        return _to_safetensors(network, about)
+    if form == "onnx":
+        return _to_onnx(network, about)
+    return _to_pt2(network, about)
+
+
+def _to_safetensors(network: nn.Module, about: About) -> bytes:
+    assert isinstance(network, ImageClassifier)
+    about = replace(about, architecture=network.describe())
+    weights = {k: v.cpu().contiguous().clone() for k, v in network.state_dict().items()}
+    return safetensors.torch.save(weights, {KEY: about.to_json()})
+
+
+def _to_pt2(network: nn.Module, about: About) -> bytes:
+    program, buffer = _traced(network, about.image_size), io.BytesIO()
+    program.example_inputs = None  # would be pickled
+    with quietly():
+        torch.export.save(program, buffer, extra_files={EXTRA_FILE: about.to_json()})
+    return buffer.getvalue()
+
+
+def _to_onnx(network: nn.Module, about: About) -> bytes:
+    import_onnx("onnx")
+    import_onnx("onnxscript")
+    if sum(v.nbytes for v in network.state_dict().values()) > LARGEST_ONNX:
+        raise ExportError("an ONNX file holds 2 GB at most and this network is larger; "
+                          "use --format pt2 or safetensors")  # fmt: skip
+    traced = _traced(network, about.image_size)
+    with quietly():
+        program = torch.onnx.export(
+            traced, dynamo=True, verbose=False, external_data=False,
+            input_names=["images"], output_names=["logits"],
+        )  # fmt: skip
+    assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # where each came from in the source
+    program.model.metadata_props[KEY] = about.to_json()
+    return program.model_proto.SerializeToString()
+
+
+def _traced(network: nn.Module, image_size: int) -> torch.export.ExportedProgram:
+    """The computation as a graph for any batch, without traces of this machine's paths."""
+    images = torch.zeros(2, 3, image_size, image_size)
+    batch = torch.export.Dim("batch")
+    try:
+        with quietly(), torch.no_grad():
+            program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
+            if any(node.op == "get_attr" for node in program.graph.nodes):  # graphs within it
+                program = program.run_decompositions({})
+    except Exception as error:  # a trunk may do anything
+        raise ExportError(
+            f"torch.export cannot follow this network ({error}); --format safetensors can hold it"
+        ) from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
