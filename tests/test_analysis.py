@@ -5,8 +5,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from blockout.analysis import agreement, class_groups, similarities
+from blockout.analysis import agreement, class_groups, consistency, natural_count, similarities
 
 FOUND = [0, 0, 0, 1, 1, 1]
 TRUE = [0, 0, 1, 1, 2, 2]
@@ -111,3 +113,129 @@ def test_constant_memberships_still_give_as_many_groups_as_asked(count):
 def test_a_count_out_of_range_is_refused(count):
     with pytest.raises(ValueError, match=f"between 1 and the 3 classes, got {count}"):
         class_groups(np.eye(3), count)
+
+
+def test_one_class_is_one_group():
+    np.testing.assert_array_equal(class_groups(np.ones((1, 2)), 1), [0])
+
+
+# --- the area under the curve -------------------------------------------------------------------
+
+
+def area_by_pairs(alike, true) -> float:
+    """How often a pair of one group beats a pair of two groups; a tie counts half."""
+    together, apart = [], []
+    for i, j in itertools.combinations(range(len(true)), 2):
+        (together if true[i] == true[j] else apart).append(round(float(alike[i, j]), 9))
+    wins = [(a > b) + (a == b) / 2 for a in together for b in apart]
+    return sum(wins) / len(wins)
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from([0.0, 0.3, 1.0])] * 3), min_size=4, max_size=9),
+    st.lists(st.integers(0, 2), min_size=9, max_size=9),
+)
+def test_auc_is_the_share_of_all_pairs_of_pairs_and_ties_count_half(p, groups):
+    true = [0, 0, 1, *groups][: len(p)]  # a pair within a group and one between two
+    alike = similarities(np.array(p))
+    got = agreement(true, true, alike=alike, permutations=1).auc
+    assert got == pytest.approx(area_by_pairs(alike, true), abs=1e-12)
+
+
+def test_auc_of_constant_memberships_is_one_half_and_of_one_group_undefined():
+    alike = similarities(np.full((6, 3), 0.5))
+    flat = agreement(FOUND, TRUE, alike=alike, permutations=20)
+    assert (flat.auc, flat.auc_p_value) == (0.5, 1.0)
+    for true in ([0] * 6, range(6)):
+        got = agreement(FOUND, list(true), alike=alike, permutations=1)
+        assert (got.auc, got.auc_p_value) == (None, None)
+    assert agreement(FOUND, TRUE, permutations=1).auc is None
+
+
+def test_p_values_of_auc_and_information_are_shares_of_all_permutations():
+    p = np.random.default_rng(3).random((6, 3))
+    alike = similarities(p)
+    got = agreement(FOUND, TRUE, alike=alike, permutations=1000)
+    orders = [list(order) for order in itertools.permutations(range(6))]
+    for value, p_value, every in (
+        (got.auc, got.auc_p_value, [area_by_pairs(alike[o][:, o], TRUE) for o in orders]),
+        (got.nmi, got.nmi_p_value,
+         [information_by_counting([FOUND[i] for i in o], TRUE) for o in orders]),
+    ):  # fmt: skip
+        exact = np.mean(np.array(every) >= value - 1e-9)
+        # five standard deviations of a share of 1000: false alarms below 1e-6
+        assert p_value == pytest.approx(exact, abs=5 * math.sqrt(exact * (1 - exact) / 1000))
+
+
+def test_p_values_of_auc_are_about_uniform_by_chance_and_small_for_the_truth():
+    rng, true = np.random.default_rng(2), np.repeat(np.arange(5), 4)
+    chance = []
+    for seed in range(60):
+        alike = similarities(rng.random((20, 4)))
+        chance.append(agreement(true, true, alike=alike, permutations=19, seed=seed).auc_p_value)
+    for level in (0.25, 0.5, 0.75):
+        # 60 trials: 0.32 is five standard deviations at one half, false alarms below 1e-6
+        assert np.mean(np.array(chance) <= level) == pytest.approx(level, abs=0.32)
+    right = similarities(np.eye(5)[true] + rng.normal(0, 0.1, (20, 5)))
+    assert agreement(true, true, alike=right, permutations=999).auc_p_value == 1 / 1000
+
+
+def test_names_are_groups_as_well_as_numbers():
+    named = agreement(FOUND, list("aabbcc"), permutations=50)
+    assert named == agreement(FOUND, TRUE, permutations=50)
+
+
+def test_groupings_of_different_classes_are_refused():
+    with pytest.raises(ValueError, match="6 classes are grouped and 5 have a given group"):
+        agreement(FOUND, TRUE[:5])
+
+
+# --- number of groups ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_clear_groups_are_counted(groups):
+    true = np.arange(20) % groups
+    p = np.eye(groups)[true] * 0.8 + np.random.default_rng(0).normal(0.1, 0.02, (20, groups))
+    assert natural_count(p, most=12) == groups
+    assert natural_count(p, most=2) == 2
+
+
+def test_classes_that_are_all_alike_are_one_group():
+    assert natural_count(np.full((6, 3), 0.5), most=5) == 1
+    assert natural_count(np.eye(1), most=5) == 1
+
+
+# --- two trainings ------------------------------------------------------------------------------
+
+
+def correlation_by_hand(p, q) -> float:
+    a, b = similarities(p), similarities(q)
+    pairs = list(itertools.combinations(range(len(p)), 2))
+    return float(np.corrcoef([a[i, j] for i, j in pairs], [b[i, j] for i, j in pairs])[0, 1])
+
+
+def test_consistency_is_the_correlation_over_pairs_with_its_permutation_test():
+    rng = np.random.default_rng(5)
+    p = rng.random((6, 3))
+    q = p + rng.normal(0, 0.5, (6, 3))
+    got = consistency(p, q, permutations=1000)
+    assert got.correlation == pytest.approx(correlation_by_hand(p, q))
+    every = [correlation_by_hand(p, q[list(o)]) for o in itertools.permutations(range(6))]
+    exact = np.mean(np.array(every) >= got.correlation - 1e-9)
+    # five standard deviations of a share of 1000: false alarms below 1e-6, and the seed is fixed
+    assert got.p_value == pytest.approx(exact, abs=5 * math.sqrt(exact * (1 - exact) / 1000))
+
+
+def test_consistency_does_not_see_the_names_or_the_number_of_clusters():
+    p = np.random.default_rng(6).random((10, 4))
+    assert consistency(p, p[:, [2, 0, 3, 1]]).correlation == pytest.approx(1)
+    wider = np.hstack([p, np.full((10, 2), 0.3)])  # two clusters that tell nothing apart
+    assert consistency(p, wider).correlation == pytest.approx(1)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 6])
+def test_consistency_with_a_training_that_tells_nothing_apart_is_zero(classes):
+    p = np.random.default_rng(7).random((classes, 3))
+    got = consistency(p, np.full((classes, 3), 0.5), permutations=10)
+    assert (got.correlation, got.p_value) == (0, 1)

@@ -112,7 +112,7 @@ class Structure:
         """Of a finished run (its folder), or from a file that ``save`` has written."""
         path = Path(path)
         if path.is_dir():
-            return _built(cls, structure_sources.parts_of_run(path), str(path))
+            return cls._from_parts(structure_sources.parts_of_run(path), str(path))
         if not path.exists():
             raise FileNotFoundError(
                 f"there is no run folder or structure file {path}; `blockout train` makes a run"
@@ -121,12 +121,19 @@ class Structure:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not a structure in JSON: {error}") from error
-        return _built(cls, structure_sources.parts_of_document(text, str(path)), str(path))
+        return cls._from_parts(structure_sources.parts_of_document(text, str(path)), str(path))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """From the text of ``to_json``; what is ``derived`` there is derived anew."""
-        return _built(cls, structure_sources.parts_of_document(text, "the text"), "the text")
+        return cls._from_parts(structure_sources.parts_of_document(text, "the text"), "the text")
+
+    @classmethod
+    def _from_parts(cls, parts: dict[str, Any], source: str) -> Self:
+        try:
+            return cls(**parts)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{source} is damaged: {error}") from error
 
     def to_json(self) -> str:
         return json.dumps(self.document(), ensure_ascii=False, allow_nan=False) + "\n"
@@ -292,13 +299,6 @@ def _analysis():
             "pip install 'blockout[train]'"
         ) from error
     return analysis
-
-
-def _built(cls: type[Structure], parts: dict[str, Any], source: str) -> Structure:
-    try:
-        return cls(**parts)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{source} is damaged: {error}") from error
 
 
 def _as_float32(name: str, p: Any) -> Rows:
