@@ -11,6 +11,7 @@ from blockout.compact.layout import Plan
 from blockout.compact.survivors import Layer, as_layer
 from blockout.convert import to_dense
 from blockout.layers import BlockoutLayer
+from blockout.neighbours import refuse_weights_read_directly
 
 ASSUMED_SIZE = 16
 """Height and width that a convolution is planned for where no example says otherwise."""
@@ -62,6 +63,7 @@ def to_branches(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     net = to_dense(model)
     layers = _thresholded(model, net, threshold)
+    refuse_weights_read_directly(net, list(layers))
     sizes = _input_sizes(net, list(layers), batch_size, example)
     joints = _usable_joints(net, layers)
     plan = Plan(net, layers, joints, sizes, measure, costs or Costs())
