@@ -1,4 +1,4 @@
-"""Classifying single images with a trained run."""
+"""Classifying single images with a trained run or an exported file."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import torch
 
 from blockout.data import DataError, prepare
 from blockout.data.folders import SUFFIXES
+from blockout.export import ExportedModel
 from blockout.training import TrainedModel
 
 TOP, BATCH = 5, 64
@@ -44,7 +45,9 @@ def _is_image(inside: Path, folder: Path) -> bool:
 
 
 @torch.no_grad()
-def predict(trained: TrainedModel, images: Sequence[Path], top: int = TOP) -> Iterator[Prediction]:
+def predict(
+    trained: TrainedModel | ExportedModel, images: Sequence[Path], top: int = TOP
+) -> Iterator[Prediction]:
     """Top classes with probabilities for each image, in batches; a damaged file is named."""
     top = min(top, len(trained.classes))
     for start in range(0, len(images), BATCH):

@@ -3,21 +3,27 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blockout.commands.runs import load_run
+from blockout.commands.runs import load_run, require_training
 from blockout.flags import Parser, at_least
+
+if TYPE_CHECKING:
+    from blockout.export import ExportedModel
+    from blockout.training import TrainedModel
 
 
 def run(arguments: list[str]) -> int:
     parser = Parser("predict", "What a finished run sees in images, or in folders of images.")
-    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("folder", type=Path, metavar="RUN",
+                        help="finished run, or a file of `blockout export`")  # fmt: skip
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE",
                         help="image files, and folders of them")  # fmt: skip
     parser.add_argument("--top", type=at_least(1), default=5, metavar="N",
                         help="how many classes to name (default: 5)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a JSON object for each image")
     values = parser.parse_args(arguments)
-    trained, _ = load_run(values.folder)
+    trained = _load(values.folder)
     from blockout.prediction import find_images, predict
 
     for found in predict(trained, find_images(values.images), values.top):
@@ -27,3 +33,12 @@ def run(arguments: list[str]) -> int:
             rows = zip(found.classes, found.probabilities, strict=True)
             print(found.image + "".join(f"\n  {p:6.1%}  {name}" for name, p in rows))
     return 0
+
+
+def _load(path: Path) -> "TrainedModel | ExportedModel":
+    require_training()
+    from blockout.export import FORMATS, load_exported
+
+    if path.is_file() or (not path.exists() and path.suffix[1:].lower() in FORMATS):
+        return load_exported(path)
+    return load_run(path)[0]

@@ -75,7 +75,9 @@ class About:
         except ExportError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ExportError(f"is damaged: what it says about itself is wrong ({error})") from error
+            raise ExportError(
+                f"is damaged: what it says about itself is wrong ({error})"
+            ) from error
 
     @classmethod
     def _checked(cls, described: dict[str, Any]) -> "About":

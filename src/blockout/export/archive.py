@@ -44,14 +44,16 @@ PATTERNS = {
 """What a text may be made of, by its key; a name without dots everywhere else."""
 NEVER = ("as_graph", "as_operator", "as_custom_obj", "custom_obj", "as_string_to_argument", "token")
 SIZE_ARITHMETIC = [f"_operator.{name}" for name in ("add", "sub", "mul", "floordiv", "getitem")]
-EVERYDAY = frozenset(
-    "adaptive_avg_pool2d add_ arange batch_norm chunk clamp_ clamp_min contiguous conv2d dropout "
-    "dropout_ flatten gelu_ group_norm hardsigmoid hardswish hardswish_ hardtanh_ layer_norm "
-    "leaky_relu_ linalg_vector_norm linear log_softmax matmul max_pool2d meshgrid mish mul_ pad "
-    "relu6 relu6_ relu_ reshape roll rsub scaled_dot_product_attention sigmoid_ silu silu_ softmax "
-    "softplus special_ndtr split square stack tanh_ tile to transpose unflatten "
-    "upsample_bicubic2d view_as _assert_tensor_metadata".split()
-)
+EVERYDAY = frozenset({
+    "adaptive_avg_pool2d", "add_", "arange", "batch_norm", "chunk", "clamp_", "clamp_min",
+    "contiguous", "conv2d", "dropout", "dropout_", "flatten", "gelu_", "group_norm",
+    "hardsigmoid", "hardswish", "hardswish_", "hardtanh_", "layer_norm", "leaky_relu_",
+    "linalg_vector_norm", "linear", "log_softmax", "matmul", "max_pool2d", "meshgrid", "mish",
+    "mul_", "pad", "relu6", "relu6_", "relu_", "reshape", "roll", "rsub",
+    "scaled_dot_product_attention", "sigmoid_", "silu", "silu_", "softmax", "softplus",
+    "special_ndtr", "split", "square", "stack", "tanh_", "tile", "to", "transpose", "unflatten",
+    "upsample_bicubic2d", "view_as", "_assert_tensor_metadata",
+})  # fmt: skip
 """Operators beyond torch's core that image networks are traced to."""
 ONE_IMAGE_TENSOR = (
     '[1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": '

@@ -127,7 +127,9 @@ def _destination(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise ExportError(f"--out {path} is not a file that can be replaced; name another")
     if not path.parent.is_dir():
-        raise ExportError(f"there is no folder {path.parent} to write {path.name} to; make it first")
+        raise ExportError(
+            f"there is no folder {path.parent} to write {path.name} to; make it first"
+        )
     return path
 
 
