@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockout.analysis import agreement, class_groups, consistency, natural_count, similarities
+from blockout.analysis import (
+    agreement,
+    class_groups,
+    consistency,
+    different_classes,
+    natural_count,
+    similarities,
+)
 
 FOUND = [0, 0, 0, 1, 1, 1]
 TRUE = [0, 0, 1, 1, 2, 2]
@@ -199,6 +206,19 @@ def test_clear_groups_are_counted(groups):
     p = np.eye(groups)[true] * 0.8 + np.random.default_rng(0).normal(0.1, 0.02, (20, groups))
     assert natural_count(p, most=12) == groups
     assert natural_count(p, most=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("p", "count"),
+    [
+        ([[1, 0], [0, 1], [1, 0]], 2),
+        ([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8]], 2),  # the same side of the mean
+        ([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]], 4),
+        ([[0.5, 0.5]] * 3, 1),
+    ],
+)
+def test_classes_are_told_apart_by_the_direction_from_the_mean(p, count):
+    assert different_classes(np.array(p)) == count
 
 
 def test_classes_that_are_all_alike_are_one_group():

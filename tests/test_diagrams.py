@@ -217,6 +217,13 @@ def test_one_group_one_class_and_nothing_left_are_described():
     assert "0% of the connections" in text and "for one output position" in text
 
 
+def test_no_name_is_broken_over_two_lines():
+    p = ((1.0,),) * 40
+    names = tuple(f"a long name {n}" for n in range(40))
+    text = str(Structure((("a", p), ("b", p)), (Layer("l", "a", "b"),), classes=names))
+    assert all(name in text for name in names)
+
+
 def test_a_long_group_is_cut_with_a_count():
     p = ((1.0,),) * 70
     text = str(Structure((("a", p[:1]), ("b", p)), (Layer("l", "a", "b"),), group_count=1))

@@ -134,6 +134,8 @@ def test_the_number_of_groups_is_given_or_the_taxonomys_or_what_separates_best()
     known = animals(taxonomy=("pet", "pet", "tree", "conifer"))
     assert len(known.class_groups) == 3
     assert len(dataclasses.replace(known, group_count=1).class_groups) == 1
+    same = (("P_0", P_ANIMALS), ("P_1", P_ANIMALS[:1] * 2 + P_ANIMALS[3:] * 2))
+    assert len(dataclasses.replace(known, memberships=same).class_groups) == 2
     even = Structure((("a", ((0.5,),) * 3), ("b", ((0.5,),) * 3)), (Layer("l", "a", "b"),))
     assert len(even.class_groups) == 1
 

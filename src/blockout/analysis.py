@@ -69,6 +69,15 @@ def class_groups(
     return linkage.fit_predict(_distances(p))
 
 
+def different_classes(p: Float[np.ndarray, "classes clusters"]) -> int:
+    """How many classes can be told apart by memberships: more groups would part what is the same.
+
+    >>> different_classes(np.array([[1., 0.], [1., 0.], [0., 1.]]))
+    2
+    """
+    return len(np.unique(_unit_rows(p.astype(np.float64)).round(DIGITS) + 0.0, axis=0))
+
+
 def natural_count(p: Float[np.ndarray, "classes clusters"], most: int) -> int:
     """The number of groups, up to ``most``, with the highest mean silhouette; 1 if none is above 0.
 

@@ -65,8 +65,9 @@ class Structure:
     taxonomy: tuple[str, ...] | None = None
     """A group for each class that is known from elsewhere, such as the folders of the images."""
     group_count: int | None = None
-    """Groups of classes to form. By default as many as the taxonomy has; without one, the number
-    with the best mean silhouette, up to twice the clusters."""
+    """Groups of classes to form. By default as many as the taxonomy has, or as there are classes
+    with different memberships if these are fewer; without a taxonomy, the number with the best mean
+    silhouette, up to twice the clusters."""
 
     def __post_init__(self) -> None:
         rows = tuple((name, _as_float32(name, p)) for name, p in self.memberships)
@@ -198,7 +199,7 @@ class Structure:
         """Classes by average linkage over the cosine of centred P, the largest group first."""
         count = self.group_count
         if count is None and self.taxonomy is not None:
-            count = len(set(self.taxonomy))
+            count = min(len(set(self.taxonomy)), _analysis().different_classes(self._p()))
         if count is None:
             count = _analysis().natural_count(self._p(), 2 * self.class_set.clusters)
         found = _analysis().class_groups(self._p(), count).tolist()

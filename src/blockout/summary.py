@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from blockout.analysis import Agreement
 
 WIDTH, NAMES_SHOWN, CLUSTERS_SHOWN = 96, 60, 12
+NO_BREAK = "\u00a0"
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,20 @@ def _groups(uses: Sequence[GroupUse], classes: Sequence[str]) -> list[str]:
         group = use.group
         names = [on_one_line(classes[c]) for c in group.members[:NAMES_SHOWN]]
         rest = len(group.members) - len(names)
-        listed = ", ".join(names) + (f" and {rest} more" if rest else "")
         head = f"  {group.name:<2} {len(group.members):>4}  "
-        lines += textwrap.wrap(
-            listed, WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        lines += _wrapped(names, rest, head)
         lines.append(" " * len(head) + f"[{_branches(group)}]")
     return lines
+
+
+def _wrapped(names: Sequence[str], rest: int, head: str) -> list[str]:
+    """Names behind a heading; no name is broken in two."""
+    whole = ", ".join(name.replace(" ", NO_BREAK) for name in names)
+    lines = textwrap.wrap(
+        whole + (f" and {rest} more" if rest else ""), WIDTH, initial_indent=head,
+        subsequent_indent=" " * len(head), break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _branches(group: ClassGroup) -> str:

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from blockout.analysis import agreement, class_groups, similarities
+from blockout.analysis import agreement, class_groups, different_classes, similarities
 from blockout.data import ImageData
 from blockout.models import Head, ImageClassifier, from_description
 from blockout.training import files
@@ -62,8 +62,8 @@ def _agreement(memberships: dict[str, Tensor], groups: tuple[int, ...] | None) -
     """How groups of classes by their learned memberships compare with the data's own groups."""
     if not memberships or groups is None:
         return None
-    count = len(set(groups))
     p = list(memberships.values())[-1].double().numpy()
+    count = min(len(set(groups)), different_classes(p))
     found = class_groups(p, count)
     agreed = agreement(found, groups, alike=similarities(p))
     return {"count": count, "found": found.tolist(), **asdict(agreed)}
