@@ -14,9 +14,19 @@ from torch import nn
 
 import blockout
 from blockout import Structure, structure_sources
+from blockout.data import ImageData, MemorySplit
 from blockout.nodesets import Layer
 from blockout.structure_sources import read_taxonomy
-from blockout.training import files, finish
+from blockout.training import (
+    ModelConfig,
+    OptimisationConfig,
+    RunConfig,
+    TrainConfig,
+    files,
+    finish,
+    load_trained,
+    train,
+)
 
 LEVELS = (0.0, 0.1, 0.25, 0.5, 0.7, 0.75, 1.0)
 CHAIN = (Layer("fc2", "P_0", "P_1"), Layer("fc3", "P_1", "P_2", weights_per_pair=9, positions=4))
@@ -413,6 +423,30 @@ def test_a_run_gives_its_memberships_classes_and_groups(tmp_path):
     assert structure.classes == ANIMALS
     assert structure.taxonomy == ("pet", "pet", "tree", "tree")
     assert Structure.load(make_run(tmp_path / "flat", groups=None)).taxonomy is None
+
+
+def test_a_trained_run_has_the_structure_of_its_model_and_records_the_agreement(tmp_path):
+    half, labels = (0.5, 0.5, 0.5), torch.arange(32) % 4
+    pixels = torch.randint(0, 255, (32, 16, 16, 3), dtype=torch.uint8)
+    split = MemorySplit(pixels, torch.arange(32), labels, half, half)
+    data = ImageData(
+        "noise", ANIMALS, (0, 0, 1, 1), ("pet", "tree"), split, split, split, half, half, 16,
+        None, (),
+    )  # fmt: skip
+    config = TrainConfig(
+        model=ModelConfig(width=0.1, nodes=8, clusters=2),
+        optimisation=OptimisationConfig(steps=2, batch_size=16),
+        run=RunConfig(run=tmp_path / "run", tensorboard=False),
+    )
+    folder = train(config, data=data)
+    trained = load_trained(folder)
+    found = Structure.load(folder)
+    assert found == Structure.from_model(
+        trained.model, classes=trained.classes, taxonomy=["pet", "pet", "tree", "tree"]
+    )
+    recorded = json.loads((folder / files.RESULT).read_text())["groups"]
+    expected = dataclasses.asdict(found.agreement())
+    assert {name: recorded[name] for name in expected} == pytest.approx(expected)
 
 
 def test_the_names_of_files_are_those_of_training():

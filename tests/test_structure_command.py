@@ -41,6 +41,12 @@ def said(capsys):
     return run_here
 
 
+def test_help_names_every_flag_with_dashes(said):
+    code, out, _ = said("--help")
+    flags = ("threshold", "groups", "taxonomy", "nearest", "top", "against", "format", "out")
+    assert code == 0 and all(f"--{flag}" in out for flag in flags) and "_" not in out
+
+
 def test_a_run_is_described(said, run):
     code, out, err = said(run)
     assert (code, err) == (0, "")

@@ -40,6 +40,10 @@ def _summarise(folder: Path) -> None:
               f"adjusted Rand {groups['adjusted_rand']:.2f}, normalised mutual information "
               f"{groups['nmi']:.2f}, "
               f"p = {groups['p_value']:.3g} by permutation")  # fmt: skip
+        if groups.get("auc") is not None:
+            print(f"two classes of one true group are more alike than two of different ones with "
+                  f"probability {groups['auc']:.2f} (chance 0.5), p = {groups['auc_p_value']:.3g}"
+                  )  # fmt: skip
     print(f"everything is in {folder}:")
     for names, what in (
         ((files.RESULT, files.METRICS), "how well it does, and how it came there"),
@@ -50,4 +54,5 @@ def _summarise(folder: Path) -> None:
         if there := [name for name in names if (folder / name).exists()]:
             print(f"  {', '.join(there):<50}  {what}")
     board = f"; tensorboard --logdir {folder}" if (folder / files.EVENTS).exists() else ""
-    print(f"next: blockout evaluate {folder}; blockout predict {folder} IMAGE{board}")
+    shown = f"; blockout structure {folder}" if (folder / files.MEMBERSHIPS).exists() else ""
+    print(f"next: blockout evaluate {folder}; blockout predict {folder} IMAGE{shown}{board}")
