@@ -172,7 +172,7 @@ def test_the_expected_clusters_a_node_fall_to_the_budget(shift):
 def test_no_class_is_left_without_a_cluster_whatever_the_budget(shift, budget):
     torch.manual_seed(0)
     net = make_net()
-    guide = Guide(net, 40, Guidance(budget=budget, class_budget=budget, shift=shift, affinity=30))
+    guide = Guide(net, 40, Guidance(budget=budget, class_budget=budget, shift=shift, affinity=300))
     seen = run(net, guide, 40)
     assert all(p[-1].sum(1).min() > 1 - 1e-3 for p in seen)
     assert guide.settled and (seen[-1][-1].sum(1) >= 1).all()
@@ -216,7 +216,7 @@ def test_a_given_taxonomy_decides_against_the_features(as_table):
     torch.manual_seed(0)
     net = make_net()
     guide = Guide(
-        net, 200, Guidance(class_budget=1, affinity=30),
+        net, 200, Guidance(class_budget=1, affinity=300),
         similarity=table.double() if as_table else groups,
     )  # fmt: skip
     run(net, guide, 200)

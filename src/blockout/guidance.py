@@ -43,7 +43,7 @@ class Guidance:
     shift: Shift = "both"
     """What meets the budget: all logits of a set of nodes are shifted alike (all), those of each
     cluster (cluster: equal branches), or of each node and each cluster in turn (both)."""
-    affinity: float = 10.0
+    affinity: float = 200.0
     """How strongly classes that are alike are drawn into the same clusters; 0 for not at all."""
     learn_from: float = 0.08
     """When memberships begin to learn; before, features are mostly noise."""
@@ -226,7 +226,7 @@ class Guide:
         p, s = self.classes.probabilities, self.similarity
         pull = s @ (p - p.mean(0)) / s.abs().sum(1, keepdim=True).clamp_min(1e-12)
         share = 1 / max(self._at(self.guidance.budget_by) - self._at(self.guidance.learn_from), 1)
-        self.classes.logits.add_(self.guidance.affinity * 10 * share * pull.to(p))
+        self.classes.logits.add_(self.guidance.affinity * share * pull.to(p))
 
     # --- how many clusters ----------------------------------------------------------------------
 
