@@ -1,7 +1,9 @@
 """What an exported file says about itself, as the same JSON in every format."""
 
+import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +15,35 @@ FORMAT = 1
 KEY = "blockout"
 """Where the JSON stands: a key of ONNX's and of safetensors' metadata, an extra file of a .pt2."""
 
+CHECKSUM = "blockout_checksum"
+"""Beside the JSON, where the format itself has none (.pt2 has)."""
+
 Channels = tuple[float, float, float]
 
 
 class ExportError(ValueError):
     """A file cannot be exported, or is not what was exported; the message says what to do."""
+
+
+def checksum(text: str, contents: Iterable[bytes | memoryview]) -> str:
+    """Of what a file says about itself and of its weights; tells damage, not malice.
+
+    >>> checksum("{}", [b"weights"]) == checksum("{}", [b"wei", b"ghts"])
+    True
+    """
+    digest = hashlib.sha256(text.encode())
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def require_checksum(found: str, expected: str | None) -> None:
+    """Without an expected one nothing is required: an editor of files may take it away."""
+    if expected is not None and found != expected:
+        raise ExportError(
+            "is damaged: its contents do not match its checksum; copy or export it again. (If a "
+            f"tool changed it on purpose, remove {CHECKSUM} from its metadata)"
+        )
 
 
 @dataclass(frozen=True)

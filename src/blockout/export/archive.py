@@ -100,7 +100,7 @@ def _records(path: Path) -> dict[str, bytes]:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise ExportError("is not an export of blockout: it is compressed")
             return {entry.filename.partition("/")[2]: file.read(entry) for entry in entries}
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as error:
         if isinstance(error, ExportError):
             raise
         raise ExportError(f"is damaged or no .pt2 at all ({error})") from error

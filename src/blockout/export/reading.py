@@ -13,7 +13,15 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
 
-from blockout.export.about import KEY, About, Channels, ExportError
+from blockout.export.about import (
+    CHECKSUM,
+    KEY,
+    About,
+    Channels,
+    ExportError,
+    checksum,
+    require_checksum,
+)
 from blockout.export.archive import checked_archive
 from blockout.models import from_description
 
@@ -70,13 +78,18 @@ def _read_onnx(path: Path) -> tuple[About, Network]:
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = torch.get_num_threads()
-    with _or_damaged("onnxruntime cannot load it"):
+    content = path.read_bytes()
+    with _or_damaged("or needs a newer onnxruntime"):
         session = runtime.InferenceSession(
-            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+            content, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
-        written = session.get_modelmeta().custom_metadata_map.get(KEY)
-    about = About.from_json(_ours(written))
-    (name,) = [value.name for value in session.get_inputs()] or [""]
+        (name,) = [value.name for value in session.get_inputs()]
+        noted = session.get_modelmeta().custom_metadata_map
+    about = About.from_json(_ours(noted.get(KEY)))
+    size, _, expected = noted.get(CHECKSUM, "").partition(":")
+    if expected:
+        graph = memoryview(content)[: int(size) if size.isdecimal() else 0]
+        require_checksum(checksum(noted[KEY], [graph]), expected)
 
     def network(images: Tensor) -> Tensor:
         (logits,) = session.run(None, {name: images.contiguous().numpy()})
@@ -88,21 +101,28 @@ def _read_onnx(path: Path) -> tuple[About, Network]:
 def _read_pt2(path: Path) -> tuple[About, Network]:
     archive, written = checked_archive(path)
     about = About.from_json(_ours(written))
-    with _or_damaged("torch.export cannot load it"), quietly():
+    with _or_damaged("or of another version of torch"), quietly():
         program = torch.export.load(archive)
         return about, program.module()
 
 
 def _read_safetensors(path: Path) -> tuple[About, Network]:
-    with _or_damaged("it is not in the format of safetensors"), safe_open(path, "pt") as file:
-        written = (file.metadata() or {}).get(KEY)
+    with _or_damaged("or not in the format of safetensors"), safe_open(path, "pt") as file:
+        noted = file.metadata() or {}
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    about = About.from_json(_ours(written))
-    with _or_damaged("its weights do not fit its description"):
+    about = About.from_json(_ours(noted.get(KEY)))
+    require_checksum(checksum(noted[KEY], raw_bytes(weights)), noted.get(CHECKSUM))
+    with _or_damaged("and its weights do not fit its description"):
         _require_self_contained(about.architecture)
         model = from_description(about.architecture or {})
         model.load_state_dict(weights)
     return about, model.eval().to(memory_format=torch.channels_last)  # pyright: ignore
+
+
+def raw_bytes(weights: dict[str, Tensor]) -> Iterator[memoryview]:
+    """The values of contiguous tensors, in the order of their names."""
+    for _, tensor in sorted(weights.items()):
+        yield tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def import_onnx(package: str) -> Any:
@@ -125,11 +145,11 @@ def _ours(written: str | None) -> str:
 
 
 def _try_out(network: Network, about: About) -> None:
-    """One black image, so that what does not work is known before the first real one."""
+    """Two black images, so that what does not work is known before the first real one."""
     size, classes = about.image_size, len(about.classes)
-    with _or_damaged("it cannot be run"), torch.no_grad():
-        logits = network(torch.zeros(1, 3, size, size))
-    if tuple(logits.shape) != (1, classes):
+    with _or_damaged("and cannot be run"), torch.no_grad():
+        logits = network(torch.zeros(2, 3, size, size))
+    if tuple(logits.shape) != (2, classes):
         raise ExportError(
             f"is damaged: it names {classes} classes and gives outputs of {tuple(logits.shape)}"
         )
@@ -149,14 +169,14 @@ def _require_self_contained(description: Any) -> None:
 
 @contextlib.contextmanager
 def _or_damaged(what: str) -> Iterator[None]:
-    """Whatever a foreign reader raises on bytes that are not what it expects, in one line."""
+    """Whatever a foreign reader raises on what it does not expect, in one line."""
     try:
         yield
     except (ExportError, OSError, MemoryError):
         raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExportError(f"is damaged: {what} ({first})") from error
+        raise ExportError(f"is damaged {what}: {first}") from error
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from blockout.convert import to_dense
-from blockout.export.about import KEY, About, ExportError
+from blockout.export.about import CHECKSUM, KEY, About, ExportError, checksum
 from blockout.export.archive import EXTRA_FILE
-from blockout.export.reading import ExportedModel, Format, import_onnx, quietly, read
+from blockout.export.reading import ExportedModel, Format, import_onnx, quietly, raw_bytes, read
 from blockout.layers import DropConnectLinear
 from blockout.models import ImageClassifier
 from blockout.training import RunError, TrainedModel
@@ -145,7 +145,9 @@ def _to_safetensors(network: nn.Module, about: About) -> bytes:
     assert isinstance(network, ImageClassifier)
     about = replace(about, architecture=network.describe())
     weights = {k: v.cpu().contiguous().clone() for k, v in network.state_dict().items()}
-    return safetensors.torch.save(weights, {KEY: about.to_json()})
+    text = about.to_json()
+    noted = {KEY: text, CHECKSUM: checksum(text, raw_bytes(weights))}
+    return safetensors.torch.save(weights, noted)
 
 
 def _to_pt2(network: nn.Module, about: About) -> bytes:
@@ -157,8 +159,7 @@ def _to_pt2(network: nn.Module, about: About) -> bytes:
 
 
 def _to_onnx(network: nn.Module, about: About) -> bytes:
-    import_onnx("onnx")
-    import_onnx("onnxscript")
+    onnx, _ = import_onnx("onnx"), import_onnx("onnxscript")
     if sum(v.nbytes for v in network.state_dict().values()) > LARGEST_ONNX:
         raise ExportError("an ONNX file holds 2 GB at most and this network is larger; "
                           "use --format pt2 or safetensors")  # fmt: skip
@@ -171,8 +172,12 @@ def _to_onnx(network: nn.Module, about: About) -> bytes:
     assert program is not None
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # where each came from in the source
-    program.model.metadata_props[KEY] = about.to_json()
-    return program.model_proto.SerializeToString()
+    graph, text = program.model_proto.SerializeToString(), about.to_json()
+    noted = onnx.ModelProto()
+    onnx.helper.set_model_props(
+        noted, {KEY: text, CHECKSUM: f"{len(graph)}:{checksum(text, [graph])}"}
+    )
+    return graph + noted.SerializeToString()  # joined messages are one message to protobuf
 
 
 def _traced(network: nn.Module, image_size: int) -> torch.export.ExportedProgram:
