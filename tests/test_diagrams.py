@@ -14,6 +14,8 @@ from blockout.nodesets import Layer, on_one_line
 
 LEVELS = (0.0, 1.0)
 CHAIN = (Layer("fc2", "P_0", "P_1"), Layer("fc3", "P_1", "P_2"))
+CHAIN_OF_TWO = (Layer("l", "a", "b"),)
+ANIMALS = ("cat", "dog", "oak", "fir")
 NASTY = [
     'say "cheese"', "<b>bold</b>", "[x](y){z}|", "🦊🐻", "a\nb\tc", "back\\slash\\", "&lt;",
     "#quot;", "`code`", "%% no comment", "end", "--> x", "];", "$$x$$", "\x1b[2J", "",
@@ -184,8 +186,8 @@ def forked() -> Structure:
 def test_the_description_names_groups_branches_dead_nodes_and_what_is_left():
     text = str(forked())
     assert "2 groups of classes" in text
-    assert re.search(r"A +3 +cat, dog, \[31mfox\n +\[all in cluster 0 alone\]", text)
-    assert re.search(r"B +2 +oak, fir\n +\[all in cluster 1 alone\]", text)
+    assert re.search(r"A +3 +cat, dog, \[31mfox\n +\[all in cluster 0 and no other\]", text)
+    assert re.search(r"B +2 +oak, fir\n +\[all in cluster 1 and no other\]", text)
     assert re.search(r"P_0 +1 +0 +2 +0\n", text)  # shared by all, several, by one alone, by none
     assert re.search(r"P_1 +0 +0 +3 +1\n", text)
     assert "1 of the 1 pairs of groups share no cluster: A|B" in text
@@ -195,7 +197,18 @@ def test_the_description_names_groups_branches_dead_nodes_and_what_is_left():
     assert re.search(r"fc3 +7 +20 +7 +20 +35.0%\n", text)
     assert re.search(r"all +13 +32 +13 +32 +40.6%\n", text)
     assert "41% of the connections are left" in text
-    assert "Against the known" not in text
+    assert "Against the known" not in text and "nothing of the input" not in text
+
+
+def test_the_description_counts_the_classes_of_a_group_in_each_cluster_and_names_the_lost_ones():
+    p = ((0.9, 0.1, 0.5), (0.9, 0.1, 0.4), (0.9, 0.5, 0.5), (0.4, 0.1, 0.1))
+    structure = Structure((("a", p), ("b", p)), CHAIN_OF_TWO, classes=ANIMALS, group_count=1)
+    text = str(structure)
+    assert "[some in cluster 0 (3 classes), 2 (2), 1 (1)]" in text
+    assert "nothing of the input reaches them: fir\n" in text
+    assert "in no cluster at all" in str(structure.at(1.0))
+    assert "[all in clusters 0, 1, 2 and no other]" in str(structure.at(0.1))
+    assert "[all in cluster 0; some also in 2 (3 classes), 1 (1)]" in str(structure.at(0.4))
 
 
 def test_the_description_says_how_groups_agree_with_known_ones():

@@ -136,6 +136,7 @@ def test_groups_are_the_largest_first_with_what_all_and_some_of_them_use():
     first, second = structure.class_groups
     assert (first.name, first.members, second.name, second.members) == ("A", (1, 2, 3), "B", (0,))
     assert (first.clusters_of_all, first.clusters_of_some) == ((1,), (2,))
+    assert first.branch_sizes == (0, 3, 1)
     assert (second.clusters_of_all, second.clusters_of_some) == ((0,), ())
 
 

@@ -133,8 +133,11 @@ class LayerCost:
 
     @classmethod
     def of(cls, layer: Layer, inputs: NodeSet, outputs: NodeSet) -> "LayerCost":
-        shared = outputs.assignments.float() @ inputs.assignments.float().T  # (out, in)
-        return cls(layer, inputs.nodes * outputs.nodes, int((shared > 0).sum()))
+        codes_in, nodes_in = torch.unique(inputs.assignments, dim=0, return_counts=True)
+        codes_out, nodes_out = torch.unique(outputs.assignments, dim=0, return_counts=True)
+        shared = codes_out.float() @ codes_in.float().T > 0  # codes are few, nodes may be many
+        pairs = nodes_out.double() @ shared.double() @ nodes_in.double()
+        return cls(layer, inputs.nodes * outputs.nodes, int(pairs))
 
     @property
     def left(self) -> float:
@@ -182,23 +185,33 @@ class ClassGroup:
     """A, B, ..., the largest first."""
     members: tuple[int, ...]
     """Numbers of its classes."""
-    clusters_of_all: Code
-    """Clusters that every class of the group belongs to."""
-    clusters_of_some: Code
-    """Clusters that some of them belong to, and some do not."""
+    branch_sizes: tuple[int, ...]
+    """How many of its classes belong to each cluster."""
 
     @classmethod
     def of(cls, number: int, members: Sequence[int], classes: NodeSet) -> "ClassGroup":
         counts = classes.assignments[list(members)].sum(0).tolist()
-        every = tuple(c for c, count in enumerate(counts) if count == len(members))
-        some = tuple(c for c, count in enumerate(counts) if 0 < count < len(members))
-        return cls(_letters(number), tuple(members), every, some)
+        return cls(_letters(number), tuple(members), tuple(counts))
+
+    @property
+    def clusters_of_all(self) -> Code:
+        """Clusters that every class of the group belongs to."""
+        size = len(self.members)
+        return tuple(c for c, count in enumerate(self.branch_sizes) if count == size)
+
+    @property
+    def clusters_of_some(self) -> Code:
+        """Clusters that some of them belong to, and some do not; the most frequent first."""
+        size = len(self.members)
+        some = [c for c, count in enumerate(self.branch_sizes) if 0 < count < size]
+        return tuple(sorted(some, key=lambda c: -self.branch_sizes[c]))
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
         """For JSON."""
         return {
             "name": self.name,
             "classes": [names[member] for member in self.members],
+            "branch_sizes": self.branch_sizes,
             "clusters_of_all": self.clusters_of_all,
             "clusters_of_some": self.clusters_of_some,
         }

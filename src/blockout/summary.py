@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from blockout.nodesets import ClassGroup, Code, LayerCost, NodeSet, on_one_line, role_of
+from blockout.nodesets import ClassGroup, LayerCost, NodeSet, on_one_line, role_of
 
 if TYPE_CHECKING:
     from blockout.analysis import Agreement
@@ -37,7 +37,7 @@ def as_text(
     """Groups of classes by name, what they share, what is dead and how much is left."""
     parts = [
         _opening(sets, costs, class_set),
-        _groups(uses, classes),
+        _groups(uses, classes) + _lost(sets[class_set], classes),
         _sharing(uses, sets, class_set),
         _sets(sets, costs, class_set),
         _costs(costs),
@@ -92,32 +92,40 @@ def _groups(uses: Sequence[GroupUse], classes: Sequence[str]) -> list[str]:
     return lines
 
 
+def _lost(nodes: NodeSet, classes: Sequence[str]) -> list[str]:
+    """Classes without a cluster, which a network can no longer tell by its inputs."""
+    if not nodes.dead:
+        return []
+    names = [on_one_line(classes[c]) for c in nodes.dead[:NAMES_SHOWN]]
+    head = "  In no cluster, so that nothing of the input reaches them: "
+    return _wrapped(names, len(nodes.dead) - len(names), head)
+
+
 def _wrapped(names: Sequence[str], rest: int, head: str) -> list[str]:
     """Names behind a heading; no name is broken in two."""
     whole = ", ".join(name.replace(" ", NO_BREAK) for name in names)
     lines = textwrap.wrap(
         whole + (f" and {rest} more" if rest else ""), WIDTH, initial_indent=head,
-        subsequent_indent=" " * len(head), break_long_words=False, break_on_hyphens=False,
+        subsequent_indent=" " * min(len(head), 11), break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _branches(group: ClassGroup) -> str:
     """
-    >>> _branches(ClassGroup("A", (0, 1), (2,), (0, 5)))
-    'all in cluster 2; some also in 0, 5'
+    >>> _branches(ClassGroup("A", (0, 1, 2, 3), (0, 2, 4, 3)))
+    'all in cluster 2; some also in 3 (3 classes), 1 (2)'
     """
-    every, some = _numbers(group.clusters_of_all), _numbers(group.clusters_of_some)
+    every = ", ".join(map(str, group.clusters_of_all))
+    counts = [f"{c} ({group.branch_sizes[c]})" for c in group.clusters_of_some]
+    if counts:
+        counts[0] = counts[0][:-1] + " classes)"
     clusters = "clusters" if len(group.clusters_of_all) > 1 else "cluster"
-    if every and some:
-        return f"all in {clusters} {every}; some also in {some}"
+    if every and counts:
+        return f"all in {clusters} {every}; some also in {', '.join(counts)}"
     if every:
-        return f"all in {clusters} {every}" + (" alone" if len(group.clusters_of_all) == 1 else "")
-    return f"no cluster in common; some in {some}" if some else "in no cluster at all"
-
-
-def _numbers(code: Code) -> str:
-    return ", ".join(map(str, code))
+        return f"all in {clusters} {every} and no other"
+    return f"some in cluster {', '.join(counts)}" if counts else "in no cluster at all"
 
 
 def _sharing(uses: Sequence[GroupUse], sets: Mapping[str, NodeSet], class_set: str) -> list[str]:
