@@ -230,6 +230,13 @@ def test_one_group_one_class_and_nothing_left_are_described():
     assert "0% of the connections" in text and "for one output position" in text
 
 
+def test_of_many_clusters_the_sizes_of_the_first_are_shown():
+    p = tuple(tuple(float(i == j) for j in range(20)) for i in range(20))
+    text = str(Structure((("a", p), ("b", p)), CHAIN_OF_TWO))
+    assert re.search(r"in cluster 0( +\d+){11}  \.\.\.\n", text)
+    assert re.search(r"inputs of l +20 +0 +1.00( +1){12}\n", text)
+
+
 def test_no_name_is_broken_over_two_lines():
     p = ((1.0,),) * 40
     names = tuple(f"a long name {n}" for n in range(40))

@@ -164,10 +164,10 @@ def _separate(uses: Sequence[GroupUse]) -> list[str]:
 
 def _sets(sets: Mapping[str, NodeSet], costs: Sequence[LayerCost], class_set: str) -> list[str]:
     layers = [cost.layer for cost in costs]
-    shown = min(max(nodes.clusters for nodes in sets.values()), CLUSTERS_SHOWN)
-    rows = [
-        ["", "", "nodes", "dead", "clusters a node", "in cluster 0", *map(str, range(1, shown))]
-    ]
+    most = max(nodes.clusters for nodes in sets.values())
+    shown = min(most, CLUSTERS_SHOWN)
+    columns = [*map(str, range(1, shown)), *(["..."] if most > shown else [])]
+    rows = [["", "", "nodes", "dead", "clusters a node", "in cluster 0", *columns]]
     for name, nodes in sets.items():
         role = ("classes, " if name == class_set else "") + role_of(name, layers)
         mean = f"{sum(nodes.branch_sizes) / nodes.nodes:.2f}"
