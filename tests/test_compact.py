@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -136,6 +137,26 @@ def test_convolutions_and_what_reads_them_flat_compute_the_masked_dense_network(
     _assert_same(small, model, threshold, torch.randn(2, 2, 8, 9).double())
 
 
+@given(
+    seed=st.integers(0, 10**6), clusters=st.integers(2, 5), conv=st.booleans(),
+    bias=st.booleans(), which=st.integers(0, 5), costs=COSTS,
+)  # fmt: skip
+def test_every_layout_that_may_be_chosen_computes_the_same(
+    seed, clusters, conv, bias, which, costs
+):
+    """Whatever the measurement says is fastest, the blocks that are summed among them."""
+
+    def measured(modules, example):
+        return [1.0 + (i != min(which, len(modules) - 1)) for i in range(len(modules))]
+
+    torch.manual_seed(seed)
+    model = (_conv_chain(clusters, bias, nn.Sigmoid, 1, "zeros") if conv
+             else _chain(clusters, bias, True, nn.Sigmoid, "plain")).double()  # fmt: skip
+    with patch("blockout.compact.layout._measured", measured):
+        small = to_branches(model, 0.4, costs=costs)
+    _assert_same(small, model, 0.4, torch.randn(3, *((2, 8, 9) if conv else (6,))).double())
+
+
 def _layer(c_in: torch.Tensor, c_out: torch.Tensor, bias: bool = True) -> BlockoutLinear:
     memberships = {"inputs": Memberships.given(c_in), "outputs": Memberships.given(c_out)}
     return BlockoutLinear(len(c_in), len(c_out), c_in.shape[1], bias=bias, **memberships).eval()
@@ -172,7 +193,7 @@ def test_disjoint_clusters_become_one_block_each_whose_neighbours_absorb_the_ord
     model = nn.Sequential(nn.Linear(4, 12 * clusters), nn.ReLU(), fc2, nn.ReLU(), fc3)
     small = to_branches(model, measure=False, costs=Costs(call=1e-12, value=1e-12))
     assert [type(block) for block in small[2].blocks] == [nn.Linear] * clusters
-    assert small[2].outputs is None
+    assert small[2].order is None
     assert all(start is not None for start in (*small[2].starts, *small[4].starts))
 
 

@@ -55,6 +55,8 @@ class Block:
 
     rows: Int[Tensor, " rows"]
     columns: Int[Tensor, " columns"]
+    cluster: int | None = None
+    """Only connections whose first shared cluster this is; all of them if None."""
 
     @property
     def start(self) -> int | None:
@@ -103,6 +105,46 @@ def covers(
             blocks = [Block(m, inputs.columns(codes_out[m].any(0), len(m))) for m in members]
             found.append(Cover(tuple(sorted(blocks, key=lambda b: int(b.rows[0]))), seconds))
     return found
+
+
+def cover_by_cluster(
+    codes_out: Bool[Tensor, "rows clusters"],
+    codes_in: Bool[Tensor, "columns clusters"],
+    work: Work,
+    costs: Costs,
+) -> Cover | None:
+    """A block for every cluster, whose sums make the outputs; None if no row is in two of them.
+
+    Two nodes that share several clusters are connected in the first of these; in the blocks of the
+    others a zero stands in that place. Few, large blocks where most nodes have a code of their own.
+
+    >>> codes = torch.tensor([[1, 0], [1, 1], [0, 1]], dtype=torch.bool)
+    >>> cover = cover_by_cluster(codes, codes, Work(positions=1), Costs())
+    >>> [(block.rows.tolist(), block.columns.tolist()) for block in cover.blocks]
+    [([0, 1], [0, 1]), ([1, 2], [1, 2])]
+    """
+    blocks, seconds = [], 0.0
+    for cluster in range(codes_out.shape[1]):
+        owned = first_shared(codes_out, codes_in, cluster)
+        if owned.any():
+            sides = [owned.any(side).nonzero().flatten() for side in (1, 0)]
+            blocks.append(Block(*sides, cluster=cluster))
+            seconds += float(costs.product(len(sides[0]), len(sides[1]), work))
+            seconds += float(costs.copy(len(sides[1]), work)) * (blocks[-1].start is None)
+    total = sum(len(block.rows) for block in blocks)
+    if total == len(codes_out):
+        return None
+    return Cover(tuple(blocks), seconds + 2 * float(costs.copy(total, work)))
+
+
+def first_shared(
+    codes_out: Bool[Tensor, "rows clusters"],
+    codes_in: Bool[Tensor, "columns clusters"],
+    cluster: int,
+) -> Bool[Tensor, "rows columns"]:
+    """Which rows and columns share this cluster, and none before it."""
+    shared = codes_out[:, : cluster + 1].float() @ codes_in[:, : cluster + 1].float().T > 0
+    return shared & ~(codes_out[:, :cluster].float() @ codes_in[:, :cluster].float().T > 0)
 
 
 def chain_order(codes: Bool[Tensor, "nodes clusters"]) -> Int[Tensor, " nodes"]:

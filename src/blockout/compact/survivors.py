@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from blockout.compact.cover import first_shared
 from blockout.compact.joints import Joint, constant_arriving
 
 
@@ -39,6 +40,22 @@ class Layer:
         each = torch.arange(self.per_node)
         return (nodes[:, None] * self.per_node + each).flatten()
 
+    def part(
+        self, rows: Int[Tensor, " rows"], columns: Int[Tensor, " columns"], cluster: int | None
+    ) -> tuple[Float[Tensor, "rows features *kernel"], bool]:
+        """The weights between some nodes, as in ``Block``, and whether none of them is masked."""
+        device = self.plain.weight.device
+        weight = self.plain.weight.detach().index_select(0, rows.to(device))
+        weight = weight.index_select(1, self.features(columns).to(device))
+        if cluster is None:
+            return weight, bool(self.connected(rows, columns).all())
+        owned = first_shared(self.codes_out[rows], self.codes_in[columns], cluster)
+        return self._masked(weight, owned), bool(owned.all())
+
+    def _masked(self, weight: Tensor, mask: Bool[Tensor, "rows columns"]) -> Tensor:
+        each = mask.repeat_interleave(self.per_node, dim=1).to(weight.device)
+        return weight.masked_fill(~each.reshape(each.shape + (1,) * (weight.dim() - 2)), 0)
+
     def take_over(self, values: Float[Tensor, " features"], nodes: Int[Tensor, " n"]) -> None:
         """Adds to the bias what input nodes with constant values contribute."""
         columns = self.features(nodes)
@@ -57,10 +74,8 @@ def as_layer(
     if plain.bias is not None:
         bias += plain.bias.detach().cpu().double()
     layer = Layer(plain, codes_out, codes_in, bias)
-    mask = layer.connected().repeat_interleave(layer.per_node, dim=1)
-    mask = mask.reshape(mask.shape + (1,) * (plain.weight.dim() - 2)).to(plain.weight.device)
     with torch.no_grad():
-        plain.weight.masked_fill_(~mask, 0)
+        plain.weight.copy_(layer._masked(plain.weight, layer.connected()))
     return layer
 
 
