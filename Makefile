@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check faults lock clean
 
 demo: .venv/ready
-	$(BIN)/blockout train --epochs 5 --batch-size 128 --run runs/demo --restart
+	$(BIN)/blockout train --run runs/demo --restart
 
 test: .venv/ready
 	$(BIN)/python -m pytest

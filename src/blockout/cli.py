@@ -22,7 +22,7 @@ OVERVIEW = """usage: blockout COMMAND [--help] ...
 
 Networks that learn their own branching while they train.
 
-  blockout train                          generated images, about five minutes
+  blockout train                          generated images, a couple of minutes
   blockout train --data cifar100          CIFAR-100, from $BLOCKOUT_DATA_DIR or the hub
   blockout train --data path/to/folder    your own images, one folder a class
   blockout evaluate RUN                   accuracy of a finished run

@@ -14,6 +14,8 @@ from blockout.models import ModelConfig
 from blockout.models.config import OWN_TRUNKS
 from blockout.optimisation import MEMBERSHIP_SCALE
 
+EPOCHS, EPOCHS_SHAPES = 10, 5
+BATCH_SIZE, BATCH_SIZE_SHAPES = 256, 128
 PEAK_RATE = 0.4
 PEAK_RATE_PRETRAINED = 0.02
 
@@ -22,12 +24,12 @@ PEAK_RATE_PRETRAINED = 0.02
 class OptimisationConfig:
     """How long and how fast it learns: SGD with Nesterov momentum, one cycle of the rate."""
 
-    epochs: int = 10
-    """Passes over the training images."""
+    epochs: int | None = None
+    """Passes over the training images. Default: 10, for shapes 5."""
     steps: int | None = None
     """Number of steps instead of epochs."""
-    batch_size: int = 256
-    """Images of one step, over all processes together."""
+    batch_size: int | None = None
+    """Images of one step, over all processes together. Default: 256, for shapes 128."""
     lr: float | None = None
     """Peak learning rate. Default: 0.4, or 0.02 where a pretrained trunk is tuned."""
     weight_decay: float = 1e-4
@@ -71,7 +73,7 @@ class OptimisationConfig:
         _require(0 < self.warmup < 1, "warmup", "between 0 and 1", self.warmup)
         _require(self.momentum > 0, "momentum", "positive (Nesterov)", self.momentum)
         _require(
-            self.batch_size % self.accumulate == 0, "accumulate",
+            self.batch_size is None or self.batch_size % self.accumulate == 0, "accumulate",
             f"a divisor of --batch-size {self.batch_size}", self.accumulate,
         )  # fmt: skip
 
@@ -179,6 +181,20 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         return Path(self.run.run) if self.run.run else self.default_folder()
+
+    @property
+    def epochs(self) -> int:
+        return self.optimisation.epochs or (EPOCHS_SHAPES if self._on_shapes else EPOCHS)
+
+    @property
+    def batch_size(self) -> int:
+        default = BATCH_SIZE_SHAPES if self._on_shapes else BATCH_SIZE
+        return self.optimisation.batch_size or default
+
+    @property
+    def _on_shapes(self) -> bool:
+        """A small set that a couple of minutes should suffice for."""
+        return self.data.data == "shapes"
 
     @property
     def peak_rate(self) -> float:

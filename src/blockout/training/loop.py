@@ -22,7 +22,6 @@ import torch
 from lightning import Fabric
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from blockout.data import ImageData
 from blockout.guidance import Guide
@@ -31,6 +30,7 @@ from blockout.models import build_model
 from blockout.optimisation import parameter_groups
 from blockout.sampling import seed_draws
 from blockout.training import checkpoint, files, watch
+from blockout.training.assembly import make_guide, moving_average, require_divisible
 from blockout.training.config import TrainConfig
 from blockout.training.evaluation import Evaluation, average_statistics, evaluate, recalibrate
 from blockout.training.fabric import make_fabric, on_first_process
@@ -91,22 +91,23 @@ class Training:
     ) -> None:
         self.config, self.fabric, self.data, self.folder = config, fabric, data, folder
         o = config.optimisation
-        self._require_divisible(o.batch_size, o.accumulate)
+        self.batch_size = config.batch_size
+        require_divisible(self.batch_size, fabric.world_size * o.accumulate)
         if config.run.init_from is not None:
             initial_weights(model, config.run.init_from, fabric.print)
         self.module = model.to(memory_format=torch.channels_last)  # pyright: ignore
         self.model = fabric.setup_module(self.module)
-        self.averaged = self._average() if o.ema else None
+        self.averaged = moving_average(config, self.module, fabric.device)
         groups = parameter_groups(
             self.module, config.peak_rate, o.weight_decay, membership_scale=o.membership_scale
         )
         self.optimizer = torch.optim.SGD(groups, momentum=o.momentum, nesterov=True)
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.stepper: Any = fabric.setup_optimizers(self.optimizer)
-        self.epoch_steps = data.train.batch_count(o.batch_size, train=True)
-        self.steps = o.steps or o.epochs * self.epoch_steps
-        self.joined_batch = min(o.batch_size, len(data.train))
-        self.guide = self._guide()
+        self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
+        self.steps = o.steps or config.epochs * self.epoch_steps
+        self.joined_batch = min(self.batch_size, len(data.train))
+        self.guide = make_guide(config, self.module, data.groups, self.steps)
         self.position = checkpoint.restore(
             folder / files.CHECKPOINT, self.module, self.optimizer, config.identity(),
             self.averaged, self.guide,
@@ -125,8 +126,7 @@ class Training:
         """From where the run stands to its end."""
         position, first = self.position, self.fabric.global_rank == 0
         on_first_process(self.fabric, self._begin_records)
-        silent, batch_size = not first, self.config.optimisation.batch_size
-        with Narrator(self.steps, position.step, batch_size, silent) as self.narrator:
+        with Narrator(self.steps, position.step, self.batch_size, not first) as self.narrator:
             self._introduce()
             with self.pending.noted():
                 while position.step < self.steps:
@@ -137,7 +137,7 @@ class Training:
         """One pass over the training images, or the rest of one."""
         o, position, fabric = self.config.optimisation, self.position, self.fabric
         batches = self.data.train.batches(
-            o.batch_size, train=True, seed=o.seed, epoch=epoch,
+            self.batch_size, train=True, seed=o.seed, epoch=epoch,
             start=position.step % self.epoch_steps,
             rank=fabric.global_rank, world=fabric.world_size,
         )  # fmt: skip
@@ -313,39 +313,6 @@ class Training:
             files.forget_after(self.folder / name, self.position.step)
         files.write_json(self.folder / files.ENVIRONMENT, environment())
 
-    def _require_divisible(self, batch_size: int, accumulate: int) -> None:
-        parts = self.fabric.world_size * accumulate
-        if batch_size % parts:
-            raise ValueError(
-                f"--batch-size must be a multiple of processes x --accumulate = {parts}, "
-                f"got {batch_size}"
-            )
-
-    def _average(self) -> AveragedModel:
-        if self.config.compute.strategy == "fsdp2":
-            raise ValueError("--ema keeps a whole copy of the weights; it does not go with fsdp2")
-        if self.config.compute.precision in ("bf16-true", "16-true"):
-            raise ValueError("--ema would lose its small steps in half precision; say bf16-mixed")
-        decay = get_ema_multi_avg_fn(self.config.optimisation.ema)
-        return AveragedModel(self.module, self.fabric.device, multi_avg_fn=decay)
-
-    def _guide(self) -> Guide | None:
-        o = self.config.optimisation
-        if o.paper or not any(m.learned for m in memberships_of(self.module).values()):
-            return None
-        if self.config.compute.strategy == "fsdp2":
-            raise ValueError(
-                "fsdp2 shards the memberships, which guidance needs whole; say --paper"
-            )
-        alike = None
-        if o.affinity_from == "groups":
-            if self.data.groups is None:
-                raise ValueError(
-                    f"--affinity-from groups: {self.data.name} has no groups of classes"
-                )
-            alike = self.data.groups
-        return Guide(self.module, self.steps, self.config.guidance, similarity=alike)
-
     def _introduce(self) -> None:
         d, say = self.data, self.narrator.say
         start = f", from step {self.position.step}" if self.position.step else ""
@@ -353,7 +320,7 @@ class Training:
             f"{len(d.holdout)} held out, {len(d.test)} for the test")  # fmt: skip
         for note in d.notes:
             say(f"note: {note}")
-        say(f"{self.steps} steps of {self.config.optimisation.batch_size} images{start}; "
+        say(f"{self.steps} steps of {self.batch_size} images{start}; "
             f"results in {self.folder}")  # fmt: skip
 
     def _evaluated(self) -> nn.Module:
@@ -379,8 +346,8 @@ class Training:
         o, fabric, model = self.config.optimisation, self.fabric, self._evaluated()
         if o.recalibrate or self.averaged is not None:
             recalibrate(
-                model, self.data.train, batch_size=o.batch_size, seed=o.seed, device=fabric.device,
-                rank=fabric.global_rank, world=fabric.world_size,
+                model, self.data.train, batch_size=self.batch_size, seed=o.seed,
+                device=fabric.device, rank=fabric.global_rank, world=fabric.world_size,
             )  # fmt: skip
         if fabric.world_size > 1:
             average_statistics(model, partial(fabric.all_reduce, reduce_op="mean"))  # pyright: ignore
