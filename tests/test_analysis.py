@@ -122,6 +122,28 @@ def test_a_count_out_of_range_is_refused(count):
         class_groups(np.eye(3), count)
 
 
+def average_linkage_by_hand(p, count) -> set[frozenset[int]]:
+    """Joins the two groups whose classes are the nearest on average, until ``count`` are left."""
+    distance = 1 - similarities(p)
+    groups = [frozenset([i]) for i in range(len(p))]
+    while len(groups) > count:
+        a, b = min(
+            itertools.combinations(groups, 2),
+            key=lambda pair: np.mean([distance[i, j] for i in pair[0] for j in pair[1]]),
+        )
+        groups = [group for group in groups if group not in (a, b)] + [a | b]
+    return set(groups)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_are_those_of_average_linkage_by_hand(seed):
+    p = np.random.default_rng(seed).random((14, 4))
+    for count in range(1, 15):
+        found = class_groups(p, count)
+        groups = {frozenset(np.flatnonzero(found == g).tolist()) for g in set(found.tolist())}
+        assert groups == average_linkage_by_hand(p, count)
+
+
 def test_one_class_is_one_group():
     np.testing.assert_array_equal(class_groups(np.ones((1, 2)), 1), [0])
 

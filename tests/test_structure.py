@@ -354,8 +354,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "s.json"
     animals().save(path)
     assert Structure.load(path) == animals()
+    (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=r"cannot write .*s\.json: No such file"):
         animals().save(tmp_path / "missing" / "s.json")
+    with pytest.raises(OSError, match="Is a directory; name another file"):
+        animals().save(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
     assert [p.name for p in tmp_path.iterdir()] == ["s.json"]
 
 
@@ -491,7 +495,7 @@ def test_a_run_of_another_method_says_so(tmp_path):
     [
         "class,group\ncat,pet\ndog,pet\noak,tree\nfir,tree\n",
         'fir,tree\r\noak,tree\r\n\r\n"dog", pet\r\ncat,pet\r\nyew,tree',
-        "\ufeffclass,group\ncat,pet\ndog,pet\noak,tree\nfir,tree\ncat,pet\n",
+        "\ufeffcat,pet\ndog,pet\noak,tree\nfir,tree\ncat,pet\n",
     ],
 )
 def test_a_csv_gives_each_class_its_group(text, tmp_path):
