@@ -174,7 +174,7 @@ def test_at_threshold_zero_it_is_the_dense_network():
     assert [type(m) for m in small.modules()] == [type(m) for m in dense.modules()]
 
 
-@given(seed=st.integers(0, 10**6), share=st.floats(0.1, 0.5))
+@given(seed=st.integers(0, 10**6), share=st.floats(0.1, 0.35))
 def test_no_connection_is_computed_twice_and_nothing_else_is_computed(seed, share):
     torch.manual_seed(seed)
     c_in, c_out = _random_codes(40, 5, share), _random_codes(30, 5, share)
@@ -542,7 +542,7 @@ def test_onnx_computes_the_same(tmp_path):
     ("seconds", "dense", "word"),
     [
         ([1.0, 0.5, 0.7], False, "measured 2.0 times as fast as dense"),
-        ([1.0, 0.97, 1.2], True, "would not be worth it; measured 1.0 times as fast as dense"),
+        ([1.0, 0.85, 1.2], True, "would not be worth it; measured 1.2 times as fast as dense"),
         ([1.0, 3.0, 2.0], True, "would not be worth it; measured 1.0 times as fast as dense"),
     ],
 )

@@ -16,7 +16,7 @@ import blockout
 from blockout.commands.runs import one_line
 from blockout.flags import nearest
 
-COMMANDS = ("train", "evaluate", "predict", "structure", "export", "doctor")
+COMMANDS = ("train", "evaluate", "predict", "structure", "compact", "export", "doctor")
 """Each is a module of ``blockout.commands``, loaded when it is asked for."""
 OVERVIEW = """usage: blockout COMMAND [--help] ...
 
@@ -28,6 +28,7 @@ Networks that learn their own branching while they train.
   blockout evaluate RUN                   accuracy of a finished run
   blockout predict RUN image ...          what it sees in images or folders of images
   blockout structure RUN                  which classes and nodes belong together, what is left
+  blockout compact RUN                    a smaller network that is really faster
   blockout export RUN --format onnx       one file that runs elsewhere (or pt2, safetensors)
   blockout doctor                         what this machine has, and what is in the way
   blockout --version

@@ -2,6 +2,7 @@
 
 from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
 from blockout.compact.cover import Costs
+from blockout.compact.description import describe_layers, rebuild_layers
 from blockout.compact.network import multiply_adds, notes, to_branches
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "Costs",
     "SparseConv2d",
     "SparseLinear",
+    "describe_layers",
     "multiply_adds",
     "notes",
+    "rebuild_layers",
     "to_branches",
 ]

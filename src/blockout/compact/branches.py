@@ -89,7 +89,8 @@ class Branches(nn.Module):
         start = self.starts[i]
         if start is None:
             return _picked(x, self.dim, self.get_buffer(f"columns_{i}"))
-        return x.narrow(self.dim, start, self.widths[i])
+        here = slice(start, start + self.widths[i])
+        return x[..., here] if self.dim == -1 else x[..., here, :, :]
 
     def _added(self, parts: Tensor) -> Tensor:
         total = _picked(parts, self.dim, self.get_buffer("sums_0"))
@@ -109,7 +110,7 @@ def _picked(x: Tensor, dim: int, index: Int[Tensor, " n"]) -> Tensor:
     There runtimes copy whole rows; along the last, onnxruntime goes value by value, 9 ns each.
     """
     if dim == -1 and torch.compiler.is_exporting():
-        return x.movedim(-1, 0).index_select(0, index).movedim(0, -1)
+        return x.transpose(0, -1).index_select(0, index).transpose(0, -1)
     return x.index_select(dim, index)
 
 

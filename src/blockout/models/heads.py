@@ -1,10 +1,12 @@
 """What stands above the trunk: the architectures of Fig. 7, as named layers in a row."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
+from blockout.compact import Branches, SparseLinear, describe_layers, rebuild_layers
 from blockout.layers import BlockoutLinear, DropConnectLinear
 from blockout.models.config import METHODS, Method
 
@@ -30,6 +32,7 @@ class Head(nn.Sequential):
         nodes: width of FC1 and of FC2.
         clusters, hard, learned: for blockout, as in ``BlockoutLinear``.
         dropout: share of nodes (dropout) or weights (dropconnect) that a training step drops.
+        layers: for a head that was compacted, what became of its layers, as ``describe`` says.
 
     Shape: (N, features) to (N, classes).
 
@@ -51,6 +54,7 @@ class Head(nn.Sequential):
         hard: bool = True,
         learned: bool = True,
         dropout: float = 0.5,
+        layers: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -63,6 +67,7 @@ class Head(nn.Sequential):
         else:
             parts = _plain(features, nodes, classes, dropout if method == "dropout" else None)
         super().__init__(OrderedDict(parts))
+        rebuild_layers(self, layers or {})
         self.method: Method = method
         self.specification = {
             "features": features, "classes": classes, "nodes": nodes, "clusters": clusters,
@@ -70,8 +75,18 @@ class Head(nn.Sequential):
         }  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """The arguments that build this head; a folded Blockout head is an ``fc`` head."""
+        """The arguments that build this head; folded or compact, Blockout is an ``fc`` head."""
+        if self._is_compact():
+            return {"method": "fc", **self.specification, "layers": describe_layers(self)}
         return {"method": self._method_as_it_stands(), **self.specification}
+
+    def _is_compact(self) -> bool:
+        """Has blocks in place of layers, or fewer nodes than it was made with."""
+        if any(isinstance(module, Branches | SparseLinear) for module in self.modules()):
+            return True
+        widths = [m.out_features for n, m in self.named_children()
+                  if n in ("fc1", "fc2") and type(m) is nn.Linear]  # fmt: skip
+        return any(width != self.specification["nodes"] for width in widths)
 
     def _method_as_it_stands(self) -> Method:
         names = ("fc2", "classifier") if self.method != "baseline" else ("classifier",)

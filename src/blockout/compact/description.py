@@ -1,0 +1,100 @@
+"""Compact layers as JSON: a network is rebuilt from it without pickle, then its weights load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
+
+LINEAR = {"Linear": nn.Linear, "SparseLinear": SparseLinear}
+CONV = {"Conv2d": nn.Conv2d, "SparseConv2d": SparseConv2d}
+NORM = {"BatchNorm1d": nn.BatchNorm1d, "BatchNorm2d": nn.BatchNorm2d}
+GEOMETRY = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+
+
+def describe_layers(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Kind and size of every linear layer, convolution, batch normalisation and ``Branches``.
+
+    >>> describe_layers(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
+    {'0': {'kind': 'Linear', 'inputs': 4, 'outputs': 2, 'bias': True}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(outer + ".") for outer in found)
+        if not inside and (described := _described(module)):
+            found[name] = described
+    return found
+
+
+def rebuild_layers(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Puts layers as described in place of those of the same names, as yet without their weights.
+
+    >>> net = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    >>> rebuild_layers(net, {'0': {'kind': 'Linear', 'inputs': 3, 'outputs': 2, 'bias': False}})
+    >>> net[0]
+    Linear(in_features=3, out_features=2, bias=False)
+    """
+    for name, described in layers.items():
+        parent, _, child = name.rpartition(".")
+        old = model.get_submodule(name)
+        setattr(model.get_submodule(parent), child, _built(described).train(old.training))
+
+
+def _described(module: nn.Module) -> dict[str, Any] | None:
+    kind = type(module).__name__
+    if isinstance(module, Branches):
+        return {
+            "kind": kind,
+            "blocks": [_described(block) for block in module.blocks],
+            "starts": module.starts,
+            "sums": module.summed,
+            "order": None if module.order is None else len(module.order),
+            "note": module.note,
+        }
+    if kind in NORM and isinstance(module, nn.modules.batchnorm._BatchNorm):
+        values = {"nodes": module.num_features, "eps": module.eps, "momentum": module.momentum}
+        return {"kind": kind, **values}
+    if kind not in LINEAR | CONV or not isinstance(module, nn.Linear | nn.Conv2d):
+        return None
+    outputs, inputs = module.weight.shape[:2]
+    sizes = {"inputs": inputs, "outputs": outputs, "bias": module.bias is not None}
+    geometry = {g: getattr(module, g) for g in GEOMETRY} if kind in CONV else {}
+    note = {"note": module.note} if getattr(module, "note", "") else {}
+    return {"kind": kind, **sizes, **geometry, **note}
+
+
+def _built(described: Mapping[str, Any]) -> nn.Module:
+    kind = described["kind"]
+    if kind in NORM:
+        return NORM[kind](described["nodes"], described["eps"], described["momentum"])
+    if kind == "Branches":
+        return _built_branches(described)
+    inputs, outputs, bias = described["inputs"], described["outputs"], described["bias"]
+    if kind in LINEAR:
+        layer = LINEAR[kind](inputs, outputs, bias)
+    elif kind in CONV:
+        geometry = {g: described[g] for g in GEOMETRY}
+        geometry = {g: tuple(v) if isinstance(v, list) else v for g, v in geometry.items()}
+        layer = CONV[kind](inputs, outputs, **geometry, bias=bias)
+    else:
+        raise ValueError(f"{kind!r} is no layer of a compact network")
+    setattr(layer, "note", described.get("note", ""))  # noqa: B010
+    return layer
+
+
+def _built_branches(described: Mapping[str, Any]) -> Branches:
+    blocks: list[Any] = [_built(block) for block in described["blocks"]]
+    columns = [
+        torch.zeros(block.weight.shape[1], dtype=torch.long) if start is None else start
+        for block, start in zip(blocks, described["starts"], strict=True)
+    ]
+    order = described["order"]
+    return Branches(
+        blocks,
+        columns,
+        sums=[torch.zeros(count, dtype=torch.long) for count in described["sums"]],
+        order=None if order is None else torch.zeros(order, dtype=torch.long),
+        note=described["note"],
+    )

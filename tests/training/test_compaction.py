@@ -1,0 +1,157 @@
+"""The compact network of a run: chosen on the hold-out, written beside it, read back."""
+
+import copy
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+from blockout.compact import Branches, SparseLinear, multiply_adds, to_branches
+from blockout.models import CompactInception, Head, ImageClassifier, from_description
+from blockout.training import RunError, TrainedModel, evaluate, files
+from blockout.training.compaction import (
+    ABOUT,
+    WEIGHTS,
+    compact_run,
+    load_compact,
+    threshold_for_loss,
+    threshold_for_share,
+)
+from blockout.training.finish import description
+
+from .conftest import HALF, make_config, make_images
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_images(size=28)
+
+
+@pytest.fixture
+def trained(data) -> TrainedModel:
+    """Memberships of all sizes, so that thresholds differ."""
+    trunk = CompactInception(0.1, True)
+    head = Head(trunk.features, 4, nodes=24, clusters=3)
+    for memberships in (head.fc2.inputs, head.fc2.outputs, head.classifier.outputs):
+        memberships.logits.data.normal_(0, 3)
+    model = ImageClassifier(trunk, head).eval()
+    return TrainedModel(model, data.classes, None, 28, HALF, HALF)
+
+
+@pytest.fixture
+def folder(tmp_path, trained, data):
+    files.write_json(tmp_path / files.MODEL, description(trained.model, data))
+    return tmp_path
+
+
+def test_a_compact_run_is_read_back_as_it_was_written(folder, trained, data):
+    config = make_config(folder)
+    done = compact_run(folder, trained, config, data, 0.6, say=lambda _: None)
+    loaded = load_compact(folder)
+    x = torch.randn(3, 3, 28, 28)
+    expected = to_branches(trained.model.head, 0.6, measure=False).eval()
+    features = trained.model.features(x)
+    torch.testing.assert_close(loaded.model(x), expected(features), atol=1e-5, rtol=1e-4)
+    assert loaded.classes == data.classes
+    assert done.test == (
+        evaluate(trained.model, data.test).accuracy,
+        evaluate(loaded.model, data.test).accuracy,
+    )
+    assert done.multiply_adds[1] == multiply_adds(loaded.model.head, features[:1])
+    told = json.loads((folder / ABOUT).read_text())["compaction"]
+    assert told["threshold"] == 0.6
+    assert told["notes"].keys() == {"fc2", "classifier"}
+
+
+@pytest.mark.parametrize("which", [0, 1, 9])
+def test_every_layout_of_a_head_survives_json(monkeypatch, trained, which):
+    monkeypatch.setattr(
+        "blockout.compact.layout._measured",
+        lambda modules, _: [1.0 + (i != min(which, len(modules) - 1)) for i in range(len(modules))],
+    )
+    model = trained.model
+    model.head = to_branches(model.head, 0.4).eval()
+    twin = from_description(json.loads(json.dumps(model.describe()))).eval()
+    twin.load_state_dict(model.state_dict())
+    x = torch.randn(2, 3, 28, 28)
+    assert torch.equal(twin(x), model(x))
+    assert twin.describe() == model.describe()
+    assert isinstance(twin.head.fc2, SparseLinear if which == 0 else Branches)
+
+
+def test_the_share_to_keep_decides_the_threshold(trained):
+    head, x = trained.model.head, torch.zeros(1, trained.model.trunk.features)
+    chosen = threshold_for_share(trained.model, 0.6)
+
+    def share(threshold: float) -> float:
+        pairs = multiply_adds(head, x) * 0
+        for layer in (head.fc2, head.classifier):
+            c = [m.probabilities >= threshold for m in (layer.outputs, layer.inputs)]
+            pairs += int((c[0].float() @ c[1].float().T > 0).sum())
+        return pairs / multiply_adds(head, x)
+
+    assert share(chosen) <= 0.6  # connected pairs alone, of which some lead from or to the dead
+    assert share(chosen - 0.05) > share(chosen)
+    with pytest.raises(RunError, match=r"--keep 0.001 cannot be reached"):
+        threshold_for_share(trained.model, 0.001)
+
+
+def test_the_threshold_loses_no_more_than_allowed_and_sees_the_holdout_only(trained, data):
+    def guesses(threshold: float) -> torch.Tensor:
+        small = to_branches(trained.model.head, threshold, measure=False).eval()
+        with torch.no_grad():
+            return small(trained.model.features(_images(data.holdout))).argmax(1)
+
+    with torch.no_grad():
+        logits = trained.model(_images(data.holdout))
+        trained.model.head.classifier.bias -= logits.mean(0)  # every class is guessed
+    right = guesses(0.0)
+    assert len(right.unique()) > 2
+    holdout = copy.copy(data.holdout)
+    holdout.labels = right  # 100 % right as trained
+    chosen = threshold_for_loss(trained.model, holdout, 25.0)
+    assert 0 < chosen < 1
+    assert (guesses(chosen) == right).double().mean() >= 0.75
+    strict = threshold_for_loss(trained.model, holdout, 0.0)
+    assert strict <= chosen
+    assert torch.equal(guesses(strict), right)
+    none = copy.copy(holdout)
+    none.labels = right[:0]
+    with pytest.raises(RunError, match="--max-loss needs a hold-out"):
+        threshold_for_loss(trained.model, none, 1.0)
+
+
+def _images(split) -> torch.Tensor:
+    return torch.cat([x for x, _ in split.batches(500, train=False)])
+
+
+def test_fine_tuning_keeps_the_structure_and_leaves_the_run_alone(folder, trained, data):
+    before = {k: v.clone() for k, v in trained.model.state_dict().items()}
+    plain = compact_run(folder, trained, make_config(folder), data, 0.6, say=lambda _: None)
+    weight = load_compact(folder).model.head.fc2.weight
+    said = []
+    config = make_config(folder, lr=0.5)
+    tuned = compact_run(folder, trained, config, data, 0.6, fine_tune=2, say=said.append)
+    trained_on = load_compact(folder).model.head.fc2.weight
+    assert torch.equal(weight == 0, trained_on == 0)
+    assert (weight == 0).any()
+    assert not torch.equal(weight, trained_on)
+    assert tuned.multiply_adds == plain.multiply_adds
+    assert [line[:15] for line in said] == ["fine-tuning 1/2", "fine-tuning 2/2"]
+    assert all(torch.equal(v, before[k]) for k, v in trained.model.state_dict().items())
+
+
+def test_what_cannot_be_done_is_said(folder, trained, data):
+    with pytest.raises(RunError, match="there is no compact network in"):
+        load_compact(folder)
+    compact_run(folder, trained, make_config(folder), data, 0.5, say=lambda _: None)
+    shutil.copy(folder / files.MODEL, folder / WEIGHTS)
+    with pytest.raises(RunError, match=r"compact.safetensors is missing or damaged"):
+        load_compact(folder)
+    plain = ImageClassifier(trained.model.trunk, Head(trained.model.trunk.features, 4, method="fc"))
+    with pytest.raises(RunError, match="no memberships to compact"):
+        compact_run(
+            folder, dataclasses.replace(trained, model=plain), make_config(folder), data, 0.5
+        )
