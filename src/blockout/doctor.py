@@ -16,7 +16,7 @@ NEEDED = (
     "torch", "jaxtyping", "safetensors", "numpy", "pillow", "datasets", "lightning", "jsonargparse",
     "rich", "scikit-learn", "tensorboard",
 )  # fmt: skip
-OPTIONAL = ("transformers", "wandb", "mlflow")
+OPTIONAL = ("transformers", "onnx", "onnxscript", "onnxruntime", "wandb", "mlflow")
 
 
 class Finding(NamedTuple):
