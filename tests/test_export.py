@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from blockout.compact import Branches, Costs, to_branches
 from blockout.export import (
     FORMATS,
     TOLERANCE,
@@ -115,6 +117,20 @@ def test_graphs_of_inception_bn_give_the_logits_of_the_run(tmp_path, form):
     trunk = InceptionBN()
     trunk.blocks = trunk.blocks[:3]
     trained = seasoned(ImageClassifier(trunk, Head(576, 3, method="fc", nodes=16)))
+    require_same(trained, export(trained, tmp_path / f"a.{form}", form).path)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_branches_of_a_compact_network_are_exported_as_they_are(tmp_path, form):
+    whole = compact() if form == "safetensors" else small("blockout")
+    both_or_one = torch.tensor([[4.0, 4.0], [4.0, -4.0], [-4.0, 4.0]]).repeat(6, 1)
+    for memberships in whole.model.memberships().values():
+        with torch.no_grad():
+            memberships.logits.copy_(both_or_one[: memberships.nodes])
+    blocks = Costs(call=0, value=0, weight=0)  # as many as there can be
+    branches = to_branches(whole.model.head, 0.5, measure=False, costs=blocks).eval()
+    assert any(isinstance(module, Branches) for module in branches.modules())
+    trained = replace(whole, model=ImageClassifier(whole.model.trunk, branches).eval())
     require_same(trained, export(trained, tmp_path / f"a.{form}", form).path)
 
 

@@ -1,6 +1,7 @@
 """`blockout export`, and `blockout predict` of what it writes, as a user meets them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from PIL import Image
 from blockout.cli import main
 from blockout.export import FORMATS
 from blockout.models import ModelConfig, build_model
-from blockout.training import files
+from blockout.training import files, load_trained
+from blockout.training.compaction import ABOUT, WEIGHTS, compact_classifier
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -30,7 +32,8 @@ def run(tmp_path_factory) -> Path:
              "image_size": 32, "mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2)}  # fmt: skip
     for name, value in ((files.MODEL, about), (files.CONFIG, {}), (files.RESULT, {})):
         files.write_json(folder / name, value)
-    files.write_tensors(folder / files.FINAL, model.state_dict())
+    for name in (files.FINAL, files.BEST):
+        files.write_tensors(folder / name, model.state_dict())
     return folder
 
 
@@ -65,6 +68,26 @@ def test_the_command_exports_and_predict_says_of_the_file_what_it_says_of_the_ru
     assert got["probabilities"] == pytest.approx(exact["probabilities"], abs=1e-6)  # float32
 
 
+def test_the_compact_network_is_the_one_that_was_made_or_one_made_now(said, run, image, tmp_path):
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    words = ("export", copied, "--format", "safetensors", "--compact")
+    code, out, _ = said(*words)
+    assert code == 0 and out.startswith("compacting at a threshold of 0.5")
+    path = copied / "model-compact.safetensors"
+    assert said("predict", path, image)[0] == 0
+    small = compact_classifier(load_trained(copied).model, 0.0, 256)
+    files.write_tensors(copied / WEIGHTS, small.state_dict())
+    about = json.loads((copied / files.MODEL).read_text()) | {"model": small.describe()}
+    files.write_json(copied / ABOUT, about)
+    code, out, _ = said(*words)
+    assert code == 0 and "compacting" not in out
+    assert said("predict", path, image) == said("predict", copied, image)  # nothing is below 0
+    assert said(*words, "--weights", "best")[0] == 2
+    (copied / ABOUT).write_text("{}")
+    code, _, err = said(*words)
+    assert code == 1 and len(err.splitlines()) == 1 and "compact.json" in err
+
+
 def test_out_is_replaced_only_by_a_good_export(said, run, tmp_path, monkeypatch):
     path = tmp_path / "b.safetensors"
     assert said("export", run, "--format", "safetensors", "--out", path)[0] == 0
@@ -76,7 +99,7 @@ def test_out_is_replaced_only_by_a_good_export(said, run, tmp_path, monkeypatch)
 
 
 def test_wrong_usage_of_the_command_is_one_line(said, run, tmp_path, image):
-    assert said("export", run)[0] == 2
+    assert said("export", run)[0] == 2 and said("export", "--help")[0] == 0
     code, _, err = said("export", run, "--format", "onnx", "--out", tmp_path / "a.pt2")
     assert code == 2 and "--out must end in .onnx, got" in err
     for words, complaint in (
@@ -94,3 +117,10 @@ def test_an_unfinished_run_is_said(said, run, tmp_path):
     (tmp_path / files.CONFIG).write_bytes((run / files.CONFIG).read_bytes())
     code, _, err = said("export", tmp_path, "--format", "onnx")
     assert code == 1 and "is not finished" in err
+
+
+def test_a_run_that_begins_anew_takes_its_exports_away(tmp_path):
+    for name in ("model.onnx", "model-compact.pt2", WEIGHTS, ABOUT, "mine.onnx"):
+        (tmp_path / name).write_bytes(b"of the run before")
+    files.open_folder(tmp_path, {}, {}, restart=True)
+    assert {path.name for path in tmp_path.iterdir()} == {files.CONFIG, "mine.onnx"}

@@ -1,9 +1,15 @@
 """``blockout export``."""
 
+import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blockout.commands.runs import load_run
+from blockout.commands.runs import damaged, load_run
 from blockout.flags import Parser, refuse
+
+if TYPE_CHECKING:
+    from blockout.training import TrainedModel
 
 DESCRIPTION = """Writes the network of a finished run as one file that runs without this library
 (onnx, pt2) or reloads without pickle (safetensors). Memberships are folded into plain layers, the
@@ -12,16 +18,19 @@ loaded back and compared with the run before it appears. `blockout predict` take
 RUN."""
 FORMATS = ("onnx", "pt2", "safetensors")
 RUNTIMES = {"onnx": "onnxruntime", "pt2": "torch.export", "safetensors": "torch"}
+THRESHOLD, BATCH = 0.5, 256
+"""What a network is compacted at where `blockout compact` has not been asked."""
 
 
 def run(arguments: list[str]) -> int:
     values = _parser().parse_args(arguments)
     if values.out is not None and values.out.suffix.lower() != f".{values.format}":
         refuse("blockout export", f"--out must end in .{values.format}, got {values.out}")
-    trained, _ = load_run(values.folder, values.weights)
+    trained = _compact(values) if values.compact else load_run(values.folder, _weights(values))[0]
     from blockout.export import BATCHES, TOLERANCE, export
 
-    path = values.out or values.folder / f"model.{values.format}"
+    name = "model-compact" if values.compact else "model"
+    path = values.out or values.folder / f"{name}.{values.format}"
     done = export(trained, path, values.format)
     batches = ", ".join(str(n) for n in BATCHES)
     classes, size = len(trained.classes), trained.image_size
@@ -34,6 +43,25 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _compact(values: argparse.Namespace) -> "TrainedModel":
+    """What `blockout compact` left in the run folder, or else what it would make by default."""
+    trained, _ = load_run(values.folder, _weights(values))
+    from blockout.training import compaction
+
+    if (values.folder / compaction.ABOUT).exists():
+        if values.weights:
+            refuse("blockout export", f"the compact network in {values.folder} has weights of its "
+                   "own; leave out --weights, or say it to blockout compact")  # fmt: skip
+        with damaged(values.folder / compaction.ABOUT):
+            return compaction.load_compact(values.folder)
+    print(f"compacting at a threshold of {THRESHOLD}; `blockout compact` can choose another")
+    return replace(trained, model=compaction.compact_classifier(trained.model, THRESHOLD, BATCH))
+
+
+def _weights(values: argparse.Namespace) -> str:
+    return values.weights or "final"
+
+
 # fmt: off
 def _parser() -> Parser:
     parser = Parser("export", DESCRIPTION)
@@ -41,8 +69,11 @@ def _parser() -> Parser:
     add("folder", type=Path, metavar="RUN", help="folder of a finished run")
     add("--format", required=True, choices=FORMATS,
         help="onnx (needs 'blockout[export]'), pt2 (torch.export) or safetensors")
-    add("--weights", default="final", choices=["final", "best"],
+    add("--compact", action="store_true",
+        help="the smaller network that `blockout compact RUN` made, or makes by default")
+    add("--weights", choices=["final", "best"],
         help="the last, or the best on the hold-out (default: final)")
-    add("--out", type=Path, metavar="FILE", help="where to write (default: RUN/model.FORMAT)")
+    add("--out", type=Path, metavar="FILE",
+        help="where to write (default: RUN/model.FORMAT or RUN/model-compact.FORMAT)")
     return parser
 # fmt: on

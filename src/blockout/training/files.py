@@ -20,6 +20,11 @@ PREDICTIONS, THUMBNAILS, CHECKPOINT = "predictions.safetensors", "thumbnails.png
 EVENTS = "tensorboard"
 ALL = (CONFIG, MODEL, RESULT, ENVIRONMENT, METRICS, DISTRIBUTIONS, FINAL, BEST, MEMBERSHIPS,
        PREDICTIONS, THUMBNAILS, CHECKPOINT, EVENTS)  # fmt: skip
+MADE_LATER = ("compact.safetensors", "compact.json", *(
+    f"{name}.{form}" for name in ("model", "model-compact")
+    for form in ("onnx", "pt2", "safetensors")
+))  # fmt: skip
+"""What `blockout compact` and `blockout export` leave beside a run: another's, once it restarts."""
 
 
 class RunError(RuntimeError):
@@ -112,7 +117,7 @@ def open_folder(
             f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
         ) from error
     if restart:
-        for name in ALL:
+        for name in (*ALL, *MADE_LATER):
             path = folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     for name in ALL:  # what a killed process was writing
