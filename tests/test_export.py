@@ -282,3 +282,23 @@ def test_a_network_that_cannot_be_traced_is_said(tmp_path, form: Format):
     with pytest.raises(ExportError, match=r"torch\.export cannot follow this network"):
         export(trained, tmp_path / f"a.{form}", form)
     assert not list(tmp_path.iterdir())
+
+
+class Eigenvalues(nn.Module):
+    """Traced by torch, unknown to ONNX."""
+
+    def forward(self, x):
+        return torch.linalg.eigvalsh(x @ x.mT).unsqueeze(-1) + x
+
+
+def test_what_a_format_cannot_hold_is_said_with_one_that_can(tmp_path):
+    odd = nn.Sequential(nn.Conv2d(3, 8, 3), Eigenvalues())
+    model = ImageClassifier(odd, Head(8, 3, nodes=4)).eval()
+    trained = TrainedModel(model, CLASSES, None, 32, MEAN, STD)
+    with pytest.raises(ExportError, match=r"ONNX cannot express .* try --format pt2 or safet"):
+        export(trained, tmp_path / "a.onnx", "onnx")
+    with pytest.raises(ExportError, match=r"read back: it is refused: it calls 'torch\.ops"):
+        export(trained, tmp_path / "a.pt2", "pt2")
+    with pytest.raises(ExportError, match=r"Sequential is a trunk of your own; use --format onnx"):
+        export(trained, tmp_path / "a.safetensors", "safetensors")
+    assert not list(tmp_path.iterdir())

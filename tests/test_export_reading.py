@@ -161,7 +161,7 @@ def repacked(content: bytes, changes: dict[str, Callable[[bytes], bytes]]) -> by
         (lambda d: d.pop("classes"), "is damaged: what it says about itself is wrong"),
         (lambda d: d.update(classes=["a", 3, None]), "is damaged: what it says about itself"),
         (lambda d: d["classes"].append("x"), "is damaged: it names 4 classes and gives outputs of"),
-        (lambda d: d["preprocessing"].update(image_size=0), "image_size must be positive, got 0"),
+        (lambda d: d["preprocessing"].update(image_size=0), "image_size must be 1 to 8192, got 0"),
         (lambda d: d["preprocessing"].update(std=[1, 1, 0]), "std must be positive"),
         (lambda d: d["preprocessing"].update(mean=[1, 1]), "three numbers each"),
     ],

@@ -12,6 +12,7 @@ import torch
 import blockout
 
 FORMAT = 1
+LARGEST_IMAGE = 8192
 KEY = "blockout"
 """Where the JSON stands: a key of ONNX's and of safetensors' metadata, an extra file of a .pt2."""
 
@@ -114,8 +115,8 @@ class About:
         )  # fmt: skip
         if len(about.classes) < 2 or not all(isinstance(name, str) for name in about.classes):
             raise ValueError("classes must be two names or more")
-        if type(about.image_size) is not int or about.image_size < 1:
-            raise ValueError(f"image_size must be positive, got {about.image_size!r}")
+        if type(about.image_size) is not int or not 1 <= about.image_size <= LARGEST_IMAGE:
+            raise ValueError(f"image_size must be 1 to {LARGEST_IMAGE}, got {about.image_size!r}")
         for values in (about.mean, about.std):
             if len(values) != 3 or not all(math.isfinite(value) for value in values):
                 raise ValueError(f"mean and std must be three numbers each, got {values}")

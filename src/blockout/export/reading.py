@@ -30,6 +30,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 ENDINGS = ", ".join(f".{name}" for name in FORMATS[:-1]) + f" or .{FORMATS[-1]}"
 FROM_ELSEWHERE = ("auto_map", "attn_implementation", "quantization_config", "backbone")
 """What makes a Hugging Face configuration fetch code or weights; no export of ours needs it."""
+BUILT_IN = ("eager", "sdpa")
 
 Network = Callable[[Float[Tensor, "batch 3 h w"]], Float[Tensor, "batch classes"]]
 
@@ -159,7 +160,8 @@ def _require_self_contained(description: Any) -> None:
     """Refuses a description that would send the libraries behind it to fetch something."""
     if isinstance(description, dict):
         for key, value in description.items():
-            if value and any(key.strip("_").startswith(name) for name in FROM_ELSEWHERE):
+            fetches = any(key.strip("_").startswith(name) for name in FROM_ELSEWHERE)
+            if fetches and value and value not in BUILT_IN:
                 raise ExportError(f"is refused: its description asks for {key}={value!r}")
             _require_self_contained(value)
     elif isinstance(description, list):
@@ -175,8 +177,11 @@ def _or_damaged(what: str) -> Iterator[None]:
     except (ExportError, OSError, MemoryError):
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExportError(f"is damaged {what}: {first}") from error
+        raise ExportError(f"is damaged {what}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextlib.contextmanager

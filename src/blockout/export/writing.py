@@ -1,8 +1,10 @@
 """Trained networks as files that others run: ONNX, torch.export (.pt2), safetensors with JSON."""
 
+import contextlib
 import copy
 import io
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +15,15 @@ from torch import Tensor, nn
 from blockout.convert import to_dense
 from blockout.export.about import CHECKSUM, KEY, About, ExportError, checksum
 from blockout.export.archive import EXTRA_FILE
-from blockout.export.reading import ExportedModel, Format, import_onnx, quietly, raw_bytes, read
+from blockout.export.reading import (
+    ExportedModel,
+    Format,
+    first_line,
+    import_onnx,
+    quietly,
+    raw_bytes,
+    read,
+)
 from blockout.layers import DropConnectLinear
 from blockout.models import ImageClassifier
 from blockout.training import RunError, TrainedModel
@@ -119,7 +129,9 @@ def _run(exported: ExportedModel, images: Tensor) -> Tensor:
         return exported.model(images)
     except Exception as error:  # of any of three foreign runtimes
         batch = len(images)
-        raise ExportError(f"the exported network fails on a batch of {batch}: {error}") from error
+        raise ExportError(
+            f"the exported network fails on a batch of {batch}: {first_line(error)}"
+        ) from error
 
 
 def _destination(path: Path) -> Path:
@@ -144,6 +156,11 @@ def _content(network: nn.Module, about: About, form: Format) -> bytes:
 def _to_safetensors(network: nn.Module, about: About) -> bytes:
     assert isinstance(network, ImageClassifier)
     about = replace(about, architecture=network.describe())
+    if network.describe()["trunk"]["kind"] == "own":
+        raise ExportError(
+            "safetensors takes an architecture that can be described as JSON, and "
+            f"{type(network.trunk).__name__} is a trunk of your own; use --format onnx or pt2"
+        )
     weights = {k: v.cpu().contiguous().clone() for k, v in network.state_dict().items()}
     text = about.to_json()
     noted = {KEY: text, CHECKSUM: checksum(text, raw_bytes(weights))}
@@ -153,7 +170,7 @@ def _to_safetensors(network: nn.Module, about: About) -> bytes:
 def _to_pt2(network: nn.Module, about: About) -> bytes:
     program, buffer = _traced(network, about.image_size), io.BytesIO()
     program.example_inputs = None  # would be pickled
-    with quietly():
+    with _or_impossible("torch.export cannot save", "safetensors"):
         torch.export.save(program, buffer, extra_files={EXTRA_FILE: about.to_json()})
     return buffer.getvalue()
 
@@ -164,7 +181,7 @@ def _to_onnx(network: nn.Module, about: About) -> bytes:
         raise ExportError("an ONNX file holds 2 GB at most and this network is larger; "
                           "use --format pt2 or safetensors")  # fmt: skip
     traced = _traced(network, about.image_size)
-    with quietly():
+    with _or_impossible("ONNX cannot express", "pt2 or safetensors"):
         program = torch.onnx.export(
             traced, dynamo=True, verbose=False, external_data=False,
             input_names=["images"], output_names=["logits"],
@@ -184,15 +201,22 @@ def _traced(network: nn.Module, image_size: int) -> torch.export.ExportedProgram
     """The computation as a graph for any batch, without traces of this machine's paths."""
     images = torch.zeros(2, 3, image_size, image_size)
     batch = torch.export.Dim("batch")
-    try:
-        with quietly(), torch.no_grad():
-            program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
-            if any(node.op == "get_attr" for node in program.graph.nodes):  # graphs within it
-                program = program.run_decompositions({})
-    except Exception as error:  # a trunk may do anything
-        raise ExportError(
-            f"torch.export cannot follow this network ({error}); --format safetensors can hold it"
-        ) from error
+    with _or_impossible("torch.export cannot follow", "safetensors"), torch.no_grad():
+        program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
+        if any(node.op == "get_attr" for node in program.graph.nodes):  # graphs within it
+            program = program.run_decompositions({})
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
+
+
+@contextlib.contextmanager
+def _or_impossible(what: str, instead: str) -> Iterator[None]:
+    """Quietly; what an exporter says against a network, in one line."""
+    try:
+        with quietly():
+            yield
+    except Exception as error:  # a trunk may do anything
+        raise ExportError(
+            f"{what} this network ({first_line(error)}); try --format {instead}"
+        ) from error
