@@ -7,13 +7,16 @@ import shutil
 
 import pytest
 import torch
+from torch import nn
 
 from blockout.compact import Branches, SparseLinear, multiply_adds, to_branches
+from blockout.export import export
 from blockout.models import CompactInception, Head, ImageClassifier, from_description
 from blockout.training import RunError, TrainedModel, evaluate, files
 from blockout.training.compaction import (
     ABOUT,
     WEIGHTS,
+    compact_classifier,
     compact_run,
     load_compact,
     threshold_for_loss,
@@ -155,3 +158,18 @@ def test_what_cannot_be_done_is_said(folder, trained, data):
         compact_run(
             folder, dataclasses.replace(trained, model=plain), make_config(folder), data, 0.5
         )
+
+
+@pytest.mark.parametrize("which", [1, 9])
+def test_blocks_and_sums_of_blocks_are_exported(monkeypatch, tmp_path, trained, which):
+    """``export`` loads the file back and compares; .pt2 allows known operators only."""
+    monkeypatch.setattr(
+        "blockout.compact.layout._measured",
+        lambda modules, _: [1.0 + (i != min(which, len(modules) - 1)) for i in range(len(modules))],
+    )
+    features = trained.model.trunk.features
+    trunk = nn.Sequential(nn.Conv2d(3, features, 3, 4), nn.ReLU())
+    model = compact_classifier(ImageClassifier(trunk, trained.model.head), 0.4, 8)
+    assert isinstance(model.head.fc2, Branches)
+    done = export(dataclasses.replace(trained, model=model), tmp_path / "small.pt2", "pt2")
+    assert done.difference < 1e-5

@@ -14,8 +14,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("--split", default="test", choices=["test", "holdout", "train"],
                         help="which images (default: test)")  # fmt: skip
-    parser.add_argument("--weights", default="final", choices=["final", "best"],
-                        help="the last, or the best on the hold-out (default: final)")  # fmt: skip
+    parser.add_argument("--weights", default="final", choices=["final", "best", "compact"],
+                        help="the last, the best on the hold-out, or the network that `blockout "
+                        "compact` made (default: final)")  # fmt: skip
     parser.add_argument("--draws", type=at_least(2), metavar="N",
                         help="average over N sampled architectures instead of using the expected "
                         "weights")  # fmt: skip

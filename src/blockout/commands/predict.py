@@ -21,9 +21,11 @@ def run(arguments: list[str]) -> int:
                         help="image files, and folders of them")  # fmt: skip
     parser.add_argument("--top", type=at_least(1), default=5, metavar="N",
                         help="how many classes to name (default: 5)")  # fmt: skip
+    parser.add_argument("--compact", action="store_true",
+                        help="with the network that `blockout compact RUN` made")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a JSON object for each image")
     values = parser.parse_args(arguments)
-    trained = _load(values.folder)
+    trained = _load(values.folder, values.compact)
     from blockout.prediction import find_images, predict
 
     for found in predict(trained, find_images(values.images), values.top):
@@ -35,10 +37,10 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _load(path: Path) -> "TrainedModel | ExportedModel":
+def _load(path: Path, compact: bool) -> "TrainedModel | ExportedModel":
     require_training()
     from blockout.export import FORMATS, load_exported
 
     if path.is_file() or (not path.exists() and path.suffix[1:].lower() in FORMATS):
         return load_exported(path)
-    return load_run(path)[0]
+    return load_run(path, "compact" if compact else "final")[0]

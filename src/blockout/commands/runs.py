@@ -10,9 +10,13 @@ if TYPE_CHECKING:
 
 
 def load_run(folder: Path, weights: str = "final") -> tuple["TrainedModel", "TrainConfig"]:
-    """The model and the config of a finished run; what is missing or damaged is named."""
+    """The model and the config of a finished run; what is missing or damaged is named.
+
+    ``weights`` are "final", "best", or "compact": the network that `blockout compact` made.
+    """
     require_training()
     from blockout.training import RunError, TrainConfig, files, load_trained
+    from blockout.training.compaction import ABOUT, load_compact
 
     if folder.is_dir() and not (folder / files.CONFIG).exists():
         raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
@@ -21,8 +25,11 @@ def load_run(folder: Path, weights: str = "final") -> tuple["TrainedModel", "Tra
             f"the run in {folder} has no {files.MODEL}: it was trained from Python with a model of "
             f"its own; build that model there and load {files.FINAL} into it"
         )
-    with damaged(folder / files.MODEL):
-        trained = load_trained(folder, weights=f"{weights}.safetensors")
+    with damaged(folder / (ABOUT if weights == "compact" else files.MODEL)):
+        if weights == "compact":
+            trained = load_compact(folder)
+        else:
+            trained = load_trained(folder, weights=f"{weights}.safetensors")
         names, outputs = len(trained.classes), trained.model.describe()["head"]["classes"]
         if names != outputs:
             raise KeyError(f"{names} classes are named and {outputs} predicted")

@@ -164,9 +164,9 @@ def threshold_for_loss(model: ImageClassifier, holdout: Split, points: float) ->
     best, fewest = 0.0, 1.0
     for threshold in sorted(chosen):
         small = to_branches(model.head, threshold, measure=False).eval()
-        share = _needed_share(model, threshold)
-        if before - _accuracy(small, features, labels) <= points and share < fewest:
-            best, fewest = threshold, share
+        if before - _accuracy(small, features, labels) <= points:
+            share = _needed_share(model, threshold)
+            best, fewest = (threshold, share) if share < fewest else (best, fewest)
     return best
 
 
