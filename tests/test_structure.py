@@ -495,7 +495,7 @@ def test_a_run_of_another_method_says_so(tmp_path):
     [
         "class,group\ncat,pet\ndog,pet\noak,tree\nfir,tree\n",
         'fir,tree\r\noak,tree\r\n\r\n"dog", pet\r\ncat,pet\r\nyew,tree',
-        "\ufeffcat,pet\ndog,pet\noak,tree\nfir,tree\ncat,pet\n",
+        "\ufeffcat,pet\ndog,pet\noak,tree\nfir,tree\nfir,tree\n",
     ],
 )
 def test_a_csv_gives_each_class_its_group(text, tmp_path):
