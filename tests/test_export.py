@@ -27,7 +27,14 @@ from blockout.export import (
     folded,
     load_exported,
 )
-from blockout.models import Head, ImageClassifier, InceptionBN, ModelConfig, build_model
+from blockout.models import (
+    Head,
+    ImageClassifier,
+    InceptionBN,
+    ModelConfig,
+    PretrainedTrunk,
+    build_model,
+)
 from blockout.models.config import METHODS
 from blockout.prediction import find_images, predict
 from blockout.training import TrainedModel
@@ -120,6 +127,15 @@ def test_graphs_of_inception_bn_give_the_logits_of_the_run(tmp_path, form):
     require_same(trained, export(trained, tmp_path / f"a.{form}", form).path)
 
 
+@pytest.mark.parametrize("form", ["pt2", "safetensors"])
+def test_a_pretrained_trunk_gives_the_logits_of_the_run(tmp_path, form):
+    tiny = {"model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "patch_size": 8,
+            "num_attention_heads": 2, "intermediate_size": 16, "image_size": 32}  # fmt: skip
+    trunk = PretrainedTrunk.from_configuration(tiny, "first token", features=16)
+    trained = seasoned(ImageClassifier(trunk, Head(16, 3, nodes=16, clusters=2)))
+    require_same(trained, export(trained, tmp_path / f"a.{form}", form).path)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_branches_of_a_compact_network_are_exported_as_they_are(tmp_path, form):
     whole = compact() if form == "safetensors" else small("blockout")
@@ -189,6 +205,7 @@ def test_a_file_stands_alone_and_says_nothing_of_this_machine(exported, form):
 def test_onnx_passes_the_checker_and_leaves_the_batch_open(exported):
     model = onnx.load(exported["onnx"])
     onnx.checker.check_model(model, full_check=True)
+    assert not any(node.metadata_props for node in model.graph.node)  # of this source, long
     (images,), (out,) = model.graph.input, model.graph.output
     assert (images.name, out.name) == ("images", "logits")
     sizes = [d.dim_value for d in images.type.tensor_type.shape.dim]
@@ -251,9 +268,10 @@ def test_only_files_are_replaced_and_links_are_followed(trained, tmp_path):
     (tmp_path / "folder.safetensors").mkdir()
     with pytest.raises(ExportError, match=r"folder.safetensors is not a file"):
         export(trained, tmp_path / "folder.safetensors", "safetensors")
-    (tmp_path / "device.safetensors").symlink_to("/dev/full")
-    with pytest.raises(ExportError, match="/dev/full is not a file"):
-        export(trained, tmp_path / "device.safetensors", "safetensors")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link-to-pipe.safetensors").symlink_to(tmp_path / "pipe")
+    with pytest.raises(ExportError, match="pipe is not a file"):
+        export(trained, tmp_path / "link-to-pipe.safetensors", "safetensors")
     with pytest.raises(ExportError, match=r"there is no folder .*gone"):
         export(trained, tmp_path / "gone" / "a.safetensors", "safetensors")
     (tmp_path / "old").write_bytes(b"")

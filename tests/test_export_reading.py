@@ -325,3 +325,31 @@ def test_only_operators_of_networks_are_called(complaint, exported, target):
         program["graph_module"]["graph"]["nodes"][-1]["target"] = target
 
     assert f"calls {target!r}" in complaint("a.pt2", in_graph(exported["pt2"], change))
+
+
+@pytest.mark.parametrize("place", ["name", "key", "as_string"])
+def test_a_text_that_is_no_name_is_refused_wherever_it_stands(complaint, exported, place):
+    code = "__import__('os')"
+
+    def change(program: dict) -> None:
+        node = program["graph_module"]["graph"]["nodes"][0]
+        if place == "as_string":
+            node["inputs"][0]["arg"] = {"as_string": code}
+        else:
+            node.update({"name": code} if place == "name" else {code: 1})
+
+    assert f'is refused: "{code}" stands where' in complaint(
+        "a.pt2", in_graph(exported["pt2"], change)
+    )
+
+
+def test_torch_is_given_only_what_was_checked(exported, tmp_path, monkeypatch):
+    def change(program: dict) -> None:
+        program["guards_code"] = ["planted()"]
+        program["graph_module"]["graph"]["nodes"][0]["metadata"]["custom"] = '"planted()"'
+
+    given, load = [], torch.export.load
+    monkeypatch.setattr(torch.export, "load", lambda f: given.append(f.getvalue()) or load(f))
+    (tmp_path / "a.pt2").write_bytes(in_graph(exported["pt2"], change))
+    assert load_exported(tmp_path / "a.pt2").classes == CLASSES
+    assert b"planted" in (tmp_path / "a.pt2").read_bytes() and b"planted" not in given[0]
