@@ -17,6 +17,7 @@ from blockout.compact import (
     Costs,
     SparseConv2d,
     SparseLinear,
+    connected_weights,
     multiply_adds,
     notes,
 )
@@ -183,6 +184,7 @@ def test_no_connection_is_computed_twice_and_nothing_else_is_computed(seed, shar
     constant = int((~connected.any(1)).sum())  # a bias that reads one input with weight zero
     small = to_branches(model, measure=False, costs=Costs(call=0, value=0, weight=0))
     assert multiply_adds(small, torch.randn(1, 40)) == int(connected.sum()) + constant
+    assert connected_weights(model, 0.5) == int(connected.sum())
 
 
 @given(seed=st.integers(0, 10**6), clusters=st.integers(2, 6))
@@ -240,6 +242,8 @@ def test_dead_nodes_go_from_the_plain_producer_and_its_normalisation_too():
     assert small.classifier.weight.shape[1] == 3
     _assert_same(small, head, 0.5, torch.randn(8, 3).double())
     assert notes(small)["fc2"].endswith("3 of 6 outputs live")
+    assert connected_weights(head, 0.5) == 2 * 3 + 3 * 2 + (1 + 3)  # class 0 reads node 4 only
+    assert connected_weights(head, 0.0) == 6 * 3 + 6 * 6 + 2 * 6
 
 
 def test_a_constant_moves_through_normalisation_and_activation_into_a_new_bias():

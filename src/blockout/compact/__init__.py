@@ -3,13 +3,14 @@
 from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
 from blockout.compact.cover import Costs
 from blockout.compact.description import describe_layers, rebuild_layers
-from blockout.compact.network import multiply_adds, notes, to_branches
+from blockout.compact.network import connected_weights, multiply_adds, notes, to_branches
 
 __all__ = [
     "Branches",
     "Costs",
     "SparseConv2d",
     "SparseLinear",
+    "connected_weights",
     "describe_layers",
     "multiply_adds",
     "notes",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from blockout.compact.cover import Costs
 from blockout.compact.joints import Joint, find_joints
 from blockout.compact.layout import Plan
-from blockout.compact.survivors import Layer, as_layer
+from blockout.compact.survivors import Layer, Survivors, as_layer
 from blockout.convert import to_dense
 from blockout.layers import BlockoutLayer
 from blockout.neighbours import refuse_weights_read_directly
@@ -68,6 +68,31 @@ def to_branches(
     joints = _usable_joints(net, layers)
     plan = Plan(net, layers, joints, sizes, measure, costs or Costs())
     return plan.carry_out()
+
+
+def connected_weights(model: nn.Module, threshold: float) -> int:
+    """Weights of linear layers and convolutions between living nodes that share a cluster.
+
+    What a compact network needs; blocks may hold a few more, as zeros, where that is faster.
+
+    >>> from blockout import BlockoutLinear, Memberships
+    >>> halves = Memberships.given(torch.eye(2).repeat_interleave(3, dim=0))
+    >>> connected_weights(BlockoutLinear(6, 6, 2, inputs=halves, outputs=halves), 0.5)
+    18
+    """
+    net = to_dense(model)
+    layers = _thresholded(model, net, threshold)
+    survivors = Survivors(net, layers, _usable_joints(net, layers))
+    total = 0
+    for name, module in net.named_modules():
+        if name in layers:
+            living = layers[name].connected(survivors.outputs(name), survivors.inputs(name))
+            nodes_out, nodes_in = len(layers[name].codes_out), len(layers[name].codes_in)
+            a_pair = layers[name].plain.weight.numel() // (nodes_out * nodes_in)
+            total += int(living.sum()) * a_pair
+        elif isinstance(module, nn.Linear | nn.Conv2d):
+            total += module.weight.numel()
+    return total
 
 
 def notes(model: nn.Module) -> dict[str, str]:

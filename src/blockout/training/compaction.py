@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockout.compact import Costs, multiply_adds, notes, to_branches
+from blockout.compact import connected_weights, multiply_adds, notes, to_branches
 from blockout.convert import to_dense
 from blockout.data import ImageData, Split
 from blockout.layers import BlockoutLayer, memberships_of
@@ -31,7 +31,6 @@ THRESHOLDS = 16
 """Thresholds that ``--max-loss`` tries, evenly among the memberships there are."""
 FINE_TUNING_RATE = 0.1
 """The first learning rate of fine-tuning, as a share of training's peak; it falls to zero."""
-EXACTLY_CONNECTED = Costs(call=0, value=0, weight=0)
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,7 @@ def _levels(model: ImageClassifier) -> list[float]:
 
 
 def _needed_share(model: ImageClassifier, threshold: float) -> float:
-    example = torch.zeros(1, _features(model))
-    exact = to_branches(model.head, threshold, measure=False, costs=EXACTLY_CONNECTED)
-    return multiply_adds(exact, example) / multiply_adds(model.head, example)
+    return connected_weights(model.head, threshold) / connected_weights(model.head, 0.0)
 
 
 def _features(model: ImageClassifier) -> int:
