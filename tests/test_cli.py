@@ -166,6 +166,14 @@ def test_evaluate_repeats_the_result_of_training(said, run):
     assert f"test: {expected['accuracy']:.2f} % of 2000 images right" in said("evaluate", run)[1]
 
 
+def test_evaluate_refuses_images_that_are_not_the_runs(said, run):
+    config = json.loads((run / "model.json").read_text())
+    config["classes"] = config["classes"][::-1]
+    (run / "model.json").write_text(json.dumps(config))
+    code, _, complaint = said("evaluate", run)
+    assert code == 1 and "are not those of the run" in complaint
+
+
 def test_evaluation_over_draws_repeats_itself(said, run):
     words = ("evaluate", run, "--split", "holdout", "--weights", "best", "--draws", "4", "--json")
     first, second = said(*words), said(*words)

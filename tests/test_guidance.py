@@ -283,6 +283,29 @@ def test_settling_keeps_as_many_memberships_as_were_expected():
     assert abs(float(seen[-1][1].sum()) - 1.3 * 60) <= 4
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_shortest_training_settles_as_well_as_any(steps):
+    torch.manual_seed(0)
+    net = make_net()
+    seen = run(net, Guide(net, steps), steps)
+    assert set(seen[-1][-1].unique().tolist()) <= {0.0, 1.0}
+    assert (seen[-1][-1].sum(1) >= 1).all()
+
+
+def test_a_budget_never_raises_what_memberships_start_with():
+    net = make_net(clusters=2)
+    seen = run(net, Guide(net, 40, Guidance(budget=1.5, class_budget=1.5, settle_at=1)), 40)
+    assert all(p[0].sum(1).mean() < 1 + 1e-3 for p in seen)
+
+
+def test_a_guide_that_is_closed_looks_at_nothing_more():
+    net = make_net()
+    guide = Guide(net, 10)
+    guide.close()
+    net(torch.randn(4, 12))
+    assert not guide._features
+
+
 # --- continuing, and bad input --------------------------------------------------------------------
 
 

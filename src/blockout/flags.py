@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-PLAIN_SPELLINGS = {"--soft": "--hard=false", "--fixed": "--learned=false"}
+PLAIN_SPELLINGS = {
+    "--soft": "--hard=false", "--fixed": "--learned=false", "--guided": "--paper=false",
+}  # fmt: skip
 WITHOUT_VALUE = ("help", "print_config")
 YES_NO = ("true", "false", "yes", "no")
 TRAIN = """Trains a classifier of images and writes everything to a run folder. The same command
 continues a run that was interrupted. Flags that take true or false may stand alone: --restart,
---no-tensorboard. --soft is --hard false, --fixed is --learned false."""
+--no-tensorboard. --soft is --hard false, --fixed is --learned false, --guided is
+--paper false."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.masking import block_mask
@@ -28,6 +29,9 @@ from blockout.memberships import Estimator, Memberships
 Shift = Literal["all", "cluster", "both"]
 MEMORY = 0.05
 """Share of the training over which the features of a class are averaged."""
+CLASS_RATE = 0.01
+"""Share of the loss's gradient that moves the memberships of classes where affinity leads them: the
+loss hardly cares which classes share a branch, and its noise would decide."""
 REFRESHES = 100
 """How often in a training the similarity of classes is computed anew."""
 
@@ -43,7 +47,7 @@ class Guidance:
     shift: Shift = "both"
     """What meets the budget: all logits of a set of nodes are shifted alike (all), those of each
     cluster (cluster: equal branches), or of each node and each cluster in turn (both)."""
-    affinity: float = 200.0
+    affinity: float = 300.0
     """How strongly classes that are alike are drawn into the same clusters; 0 for not at all."""
     learn_from: float = 0.08
     """When memberships begin to learn; before, features are mostly noise."""
@@ -132,9 +136,12 @@ class Guide:
         self.sums: Tensor | None = None
         self.counts: Tensor | None = None
         self.similarity = None if similarity is None else _given(similarity, self.classes)
+        if self._has_affinity and self.classes is not None:
+            self.classes.logits.register_hook(self._slow)
         self._observes = self.similarity is None and self._has_affinity
+        self._hook: RemovableHandle | None = None
         if self._observes:
-            self.layers[0].register_forward_pre_hook(self._observe)
+            self._hook = self.layers[0].register_forward_pre_hook(self._observe)
 
     @property
     def _has_affinity(self) -> bool:
@@ -143,7 +150,18 @@ class Guide:
     @property
     def settled(self) -> bool:
         """Whether the structure is fixed by now."""
-        return self.done >= self._at(self.guidance.settle_at) and self.guidance.settle_at < 1
+        return self.done >= self._settling and self.guidance.settle_at < 1
+
+    @property
+    def _settling(self) -> int:
+        """The step that settles; in the shortest training the first that learns."""
+        g = self.guidance
+        return max(self._at(g.settle_at), self._at(g.learn_from) + 1)
+
+    def close(self) -> None:
+        """Looks at features no longer; for who stops before the structure is settled."""
+        if self._hook is not None:
+            self._hook.remove()
 
     @torch.no_grad()
     def step(self, labels: Int64[Tensor, "n"] | None = None) -> None:
@@ -156,7 +174,7 @@ class Guide:
             for m, start in zip(self.sets, self.start, strict=True):
                 m.logits.copy_(start)
             return
-        if self.done > self._at(g.settle_at) and g.settle_at < 1:
+        if self.done > self._settling and g.settle_at < 1:
             self._stay_settled()
             return
         self._attract()
@@ -164,6 +182,7 @@ class Guide:
             self._meet_budget(m, start)
         if self.settled:
             settle(self.layers, {m: self._chosen(m) for m in self.sets})
+            self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers that a continued training needs."""
@@ -206,9 +225,9 @@ class Guide:
                 f"{int(labels.max())}; where the last Blockout layer does not give the classes "
                 "write Guide(..., classes=None)"
             )
-        sums = features.new_zeros(n, features.shape[1], dtype=torch.float32)
-        sums.index_add_(0, labels, features.float())
-        counts = torch.bincount(labels, minlength=n).float()
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
+        sums = features.new_zeros(n, features.shape[1]).index_add_(0, labels, features)
+        counts = torch.bincount(labels, minlength=n).to(sums)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
             torch.distributed.all_reduce(counts)
@@ -218,24 +237,30 @@ class Guide:
         if self.done % max(self.steps // REFRESHES, 1) == 0:
             self.similarity = similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
 
+    @staticmethod
+    def _slow(gradient: Tensor) -> Tensor:
+        return gradient * CLASS_RATE
+
     def _attract(self) -> None:
         """Ascent along sum_ab S_ab P_a . P_b, by the same way in all however long the training."""
         if not self._has_affinity or self.similarity is None:
             return
         assert self.classes is not None
-        p, s = self.classes.probabilities, self.similarity
+        p = self.classes.probabilities
+        s = self.similarity.to(p)
         pull = s @ (p - p.mean(0)) / s.abs().sum(1, keepdim=True).clamp_min(1e-12)
         share = 1 / max(self._at(self.guidance.budget_by) - self._at(self.guidance.learn_from), 1)
-        self.classes.logits.add_(self.guidance.affinity * share * pull.to(p))
+        self.classes.logits.add_(self.guidance.affinity * share * pull)
 
     # --- how many clusters ----------------------------------------------------------------------
 
     def _meet_budget(self, m: Memberships, start: Tensor) -> None:
         g, is_classes = self.guidance, m is self.classes
-        goal = min(max(g.class_budget, 1) if is_classes else g.budget, m.clusters)
         begin, reach = self._at(g.learn_from), self._at(g.budget_by)
         share = min((self.done - begin) / max(reach - begin, 1), 1)
         first = float(start.sigmoid().sum(1).mean())
+        goal = min(g.class_budget if is_classes else g.budget, first)
+        goal = max(goal, 1) if is_classes else goal
         target = first + (goal - first) * share
         if g.shift == "all":
             shift_to(m.logits, target * m.nodes, dims=(0, 1))

@@ -1,5 +1,6 @@
 """P_j: which nodes belong to which clusters, in the paper's variants, drawn once a step."""
 
+import math
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
@@ -11,6 +12,8 @@ from blockout.masking import draw_assignments, with_gradient_to, with_two_sided_
 Estimator = Literal["eq9", "two-sided"]
 SETTLED = 1000.0
 """A logit whose probability is exactly 1 (and 0 for its negative) in float32 and float64."""
+LOOSENED = 0.9
+"""What is left of certainty when settled memberships are to learn again."""
 REMEMBERED = 64
 """Uses (layers times forwards) of a set of nodes whose draw a backward pass can still ask for."""
 
@@ -167,6 +170,23 @@ class Memberships(nn.Module):
         else:
             self.fixed.copy_(assignments)
         self.forget()
+
+    @torch.no_grad()
+    def loosen(self) -> bool:
+        """Lets learned memberships that ``settle`` has fixed learn again; whether there were any.
+
+        >>> m = Memberships(2, 2)
+        >>> m.settle(torch.eye(2)), m.loosen()
+        (None, True)
+        >>> m.probabilities.detach()
+        tensor([[0.9000, 0.1000],
+                [0.1000, 0.9000]])
+        """
+        if not self.learned or not bool((self.logits.abs() >= SETTLED / 2).any()):
+            return False
+        most = math.log(LOOSENED / (1 - LOOSENED))
+        self.logits.clamp_(-most, most)
+        return True
 
     @property
     def probabilities(self) -> Float[Tensor, "nodes clusters"]:

@@ -103,6 +103,17 @@ def test_parquet_files_without_split_names_are_all_training(tmp_path: Path) -> N
         find(str(tmp_path / "pets"), tmp_path / "cache")
 
 
+def test_parquet_files_that_name_their_classes_differently_are_refused(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train-0.parquet", [0, 1])
+    dataset = dataset_of([0, 1])
+    label = next(name for name, kind in dataset.features.items() if hasattr(kind, "names"))
+    names = dataset.features[label].names
+    swapped = dataset.cast_column(label, datasets.ClassLabel(names=names[::-1]))
+    swapped.to_parquet(str(tmp_path / "test-0.parquet"))
+    with pytest.raises(DataError, match=rf"name their classes differently \(columns {label}\)"):
+        find(str(tmp_path), tmp_path / "cache").open()
+
+
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "pets.parquet").write_bytes(b"PAR1 not really")
     source = find(str(tmp_path / "pets.parquet"), tmp_path / "cache")

@@ -33,10 +33,11 @@ class Interrupting:
 if __name__ == "__main__":
     folder, strategy, precision, at = Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
     compute = ComputeConfig("cpu", "2", strategy=strategy, precision=precision)
+    paper = sys.argv[6:] != ["guided"]
     net = make_net()
     net.register_forward_pre_hook(Interrupting(at))
     try:
-        train(make_config(folder, compute=compute), model=net, data=make_images())
+        train(make_config(folder, compute=compute, paper=paper), model=net, data=make_images())
     except Interrupted as stop:
         sys.exit(stop.exit_code)
 '''
@@ -59,15 +60,17 @@ def curve(folder: Path, name: str = "loss") -> list[float]:
     return [line[name] for line in lines if name in line]
 
 
-def alone(folder: Path, precision: str) -> Path:
+def alone(folder: Path, precision: str, paper: bool = True) -> Path:
     compute = ComputeConfig("cpu", "1", precision=precision)
-    return train(make_config(folder, compute=compute), model=make_net(), data=make_images())
+    config = make_config(folder, compute=compute, paper=paper)
+    return train(config, model=make_net(), data=make_images())
 
 
-def test_two_processes_have_the_loss_curve_of_one_with_the_joined_batch(tmp_path):
-    done = run([], tmp_path / "two", "ddp", "64-true", 0, folder=tmp_path)
+@pytest.mark.parametrize("rule", ["paper", "guided"])
+def test_two_processes_have_the_loss_curve_of_one_with_the_joined_batch(tmp_path, rule):
+    done = run([], tmp_path / "two", "ddp", "64-true", 0, rule, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    alone(tmp_path / "one", "64-true")
+    alone(tmp_path / "one", "64-true", paper=rule == "paper")
     one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
     assert len(one) == len(two) == 20
     # Sums of 16 terms in another order: some units of the last place, grown over 20 steps.

@@ -77,6 +77,16 @@ def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(tmp_path):
         open_folder(tmp_path / "file", {}, {}, restart=False)
 
 
+def test_restart_deletes_nothing_of_a_folder_that_is_no_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"mine": 1}')
+    with pytest.raises(RunError, match=r"--restart: .* is not the folder of a run"):
+        open_folder(tmp_path, {}, {"method": "fc"}, restart=True)
+    assert (tmp_path / "config.json").read_text() == '{"mine": 1}'
+    (tmp_path / "config.json").write_text('{"method": "fc", "seed": 3}')
+    open_folder(tmp_path, {}, {"method": "fc"}, restart=True)
+    assert "seed" not in read_json(tmp_path / "config.json")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_folder_is_said(tmp_path):
     tmp_path.chmod(0o500)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 import warnings
 
 import pytest
@@ -15,15 +17,16 @@ from blockout.optimisation import parameter_groups
 from blockout.sampling import seed_draws
 from blockout.training import (
     ComputeConfig,
-    DataConfig,
-    RunConfig,
+    Guidance,
+    Interrupted,
     RunError,
     TrainConfig,
     load_trained,
     recalibrate,
     train,
 )
-from blockout.training.loop import Training, _mixed
+from blockout.training.assembly import make_guide, require_divisible
+from blockout.training.loop import _mixed
 
 from .conftest import make_config, make_images, make_net
 
@@ -221,9 +224,90 @@ def test_collapses_are_said_while_they_happen(tmp_path, images, capsys):
     train(make_config(tmp_path, steps=5, lr=1e-6), model=net, data=images)
     said = capsys.readouterr().out
     assert "4 of 4 classes belong to no cluster (red, green, blue, ...)" in said
-    assert said.index("warning:") > said.index("epoch 1")
+    assert said.index("warning:") < said.index("epoch 1"), "while it happens"
     warned = metrics(tmp_path, "warning")
     assert any("--membership-scale" in text for text in warned)
+
+
+def test_a_run_does_not_continue_on_other_images(tmp_path, images):
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=interrupted_net(), data=images)
+    other = dataclasses.replace(images, train=make_images(84).train)
+    with pytest.raises(RunError, match=r"another config \(images changed\)"):
+        train(make_config(tmp_path), model=make_net(), data=other)
+
+
+def interrupted_net():
+    net = make_net()
+
+    def interrupt(module, _inputs):
+        if module.training:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    net.register_forward_pre_hook(interrupt)
+    return net
+
+
+def test_a_model_whose_last_blockout_layer_gives_no_classes_is_guided_and_finishes(
+    tmp_path, images
+):
+    grouped = dataclasses.replace(images, groups=(0, 1, 0, 1), group_names=("even", "odd"))
+    net = make_net()
+    net.head[2] = nn.Linear(16, 4)
+    train(make_config(tmp_path, paper=False), model=net, data=grouped)
+    assert json.loads((tmp_path / "result.json").read_text())["groups"] is None
+    assert set(load_file(tmp_path / "memberships.safetensors")["P_1"].unique().tolist()) == {0, 1}
+
+
+def test_a_parameter_that_gets_no_gradient_does_not_hinder_continuing(tmp_path, images):
+    def idle(net):
+        net.unused = nn.Parameter(torch.ones(3))
+        return net
+
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=idle(interrupted_net()), data=images)
+    train(make_config(tmp_path), model=idle(make_net()), data=images)
+    assert torch.equal(final(tmp_path)["unused"], torch.ones(3))
+
+
+def test_memberships_of_an_earlier_run_that_are_settled_learn_again(tmp_path, images, capsys):
+    train(make_config(tmp_path / "a", paper=False), model=make_net(), data=images)
+    later = make_config(tmp_path / "b", steps=4, init_from=tmp_path / "a")
+    train(later, model=make_net(), data=images)
+    assert "3 sets of memberships that were settled learn again" in capsys.readouterr().out
+    p = load_file(tmp_path / "b" / "memberships.safetensors")["P_1"]
+    assert ((p > 0.001) & (p < 0.999)).all() and p.unique().numel() > 2
+
+
+def test_guided_memberships_settle_halfway_also_in_the_moving_average(tmp_path, images, capsys):
+    for ema in (0.0, 0.99):
+        folder = tmp_path / str(ema)
+        train(make_config(folder, paper=False, ema=ema), model=make_net(), data=images)
+        assert "step 10: the structure is settled" in capsys.readouterr().out
+        found = load_file(folder / "memberships.safetensors")
+        assert set(torch.cat([p.flatten() for p in found.values()]).tolist()) == {0.0, 1.0}
+        assert (found["P_2"].sum(1) >= 1).all()
+
+
+def test_affinity_from_groups_follows_the_data_and_needs_them(tmp_path, images):
+    grouped = dataclasses.replace(images, groups=(0, 1, 0, 1), group_names=("even", "odd"))
+    config = make_config(tmp_path / "a", paper=False, affinity_from="groups", steps=60)
+    config = dataclasses.replace(config, guidance=Guidance(class_budget=1, affinity=600))
+    train(config, model=make_net(), data=grouped)
+    p = load_file(tmp_path / "a" / "memberships.safetensors")["P_2"]
+    shared = p @ p.T
+    assert shared[0, 2] and shared[1, 3] and not shared[0, 1] and not shared[2, 3]
+    with pytest.raises(ValueError, match="--affinity-from groups: noise has no groups of classes"):
+        train(
+            make_config(tmp_path / "b", paper=False, affinity_from="groups"),
+            model=make_net(), data=images,
+        )  # fmt: skip
+
+
+def test_guidance_and_sharded_memberships_exclude_each_other():
+    config = TrainConfig(compute=ComputeConfig(strategy="fsdp2"))
+    with pytest.raises(ValueError, match="say --paper"):
+        make_guide(config, make_net(), make_images(), 10)
 
 
 def test_recalibrated_statistics_are_those_of_the_expected_weights(images):
@@ -242,12 +326,6 @@ def test_recalibrated_statistics_are_those_of_the_expected_weights(images):
     assert net[1].momentum == 0.1
 
 
-def test_a_batch_that_cannot_be_dealt_out_names_the_flags(tmp_path, images):
-    from lightning import Fabric
-
-    config = TrainConfig(DataConfig(), run=RunConfig(run=tmp_path))
-    training = object.__new__(Training)
-    training.fabric = Fabric(accelerator="cpu", devices=1)
-    training.config = config
+def test_a_batch_that_cannot_be_dealt_out_names_the_flags():
     with pytest.raises(ValueError, match=r"--batch-size must be a multiple .* = 3, got 16"):
-        training._require_divisible(16, 3)
+        require_divisible(16, 3)

@@ -26,7 +26,15 @@ def run(arguments: list[str]) -> int:
     from blockout.sampling import SampledModel
     from blockout.training import RunError, evaluate, load_images
 
-    split = getattr(load_images(config), values.split)
+    data = load_images(config)
+    if data.classes != trained.classes:
+        raise RunError(
+            f"the images of {config.data.data} are not those of the run in {values.folder}: it "
+            f"has {len(trained.classes)} classes, they have {len(data.classes)}, or other names"
+        )
+    if trained.images is not None and data.fingerprint() != trained.images and not values.json:
+        print("note: the images have changed since this run; its splits are no longer the same")
+    split = getattr(data.normalised_by(trained.mean, trained.std), values.split)
     if not len(split):
         raise RunError(
             f"the run in {values.folder} has no images in its {values.split} split "

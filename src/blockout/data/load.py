@@ -1,5 +1,6 @@
 """From a DataConfig to images that are ready to train on."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -52,6 +53,13 @@ class ImageData:
     """With `balance`: inverse to the class's share, 1 on average over the training images."""
     notes: tuple[str, ...]
     """What a user should be told: class sizes, skipped files, how the set was divided."""
+
+    def fingerprint(self) -> str:
+        """Changes when classes, their order, or the division of the images into splits change."""
+        digest = hashlib.sha256("\n".join((*self.classes, str(self.image_size))).encode())
+        for split in (self.train, self.holdout, self.test):
+            digest.update(b"|" + split.labels.to(torch.int64).numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def normalised_by(self, mean: Channels, std: Channels) -> "ImageData":
         """The same data for a network that expects this mean and standard deviation."""

@@ -7,6 +7,7 @@ start reads the cache of decoded images and needs only the fingerprint."""
 import contextlib
 import difflib
 import hashlib
+import json
 import os
 import re
 import socket
@@ -135,6 +136,7 @@ def _open_parquet(path: Path, files: dict[str, list[Path]], copy: Path) -> Table
     from datasets.exceptions import DatasetGenerationError
     from pyarrow import ArrowException
 
+    _require_equal_names(files)
     names = {split: [str(file) for file in some] for split, some in files.items()}
     try:
         with _quiet_when_not_a_terminal():
@@ -144,6 +146,28 @@ def _open_parquet(path: Path, files: dict[str, list[Path]], copy: Path) -> Table
             f"cannot read the parquet files of {path}: {error.__cause__ or error}"
         ) from error
     return table_of(str(path), {str(split): part for split, part in opened.items()})
+
+
+def _require_equal_names(files: dict[str, list[Path]]) -> None:
+    """Labels are numbers; `datasets` would read all files with the class names of one of them."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_schema
+
+    first: tuple[Path, dict] | None = None
+    for file in (file for some in files.values() for file in some):
+        try:
+            metadata = read_schema(file).metadata or {}
+            features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        except (ArrowException, OSError, ValueError, KeyError, TypeError):
+            continue  # no names there; what is damaged is said by who reads the rows
+        names = {k: v["names"] for k, v in features.items() if "names" in v}
+        first = first or (file, names)
+        if names != first[1]:
+            raise DataError(
+                f"{file} and {first[0]} name their classes differently (columns "
+                f"{', '.join(sorted(names.keys() | first[1].keys()))}); labels are numbers, so the "
+                "names must be the same, in the same order"
+            )
 
 
 def _hub(data: str) -> Source:

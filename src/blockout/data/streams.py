@@ -1,5 +1,6 @@
 """Images of large sets, decoded by worker processes while the network trains."""
 
+import signal
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -74,7 +75,14 @@ def _in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataL
         batch_size=None,
         num_workers=workers,
         generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
     )
+
+
+def _leave_signals_to_the_parent(_worker: int) -> None:
+    """A signal to the whole group must not end workers before the parent has saved its state."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Crops(Dataset):

@@ -78,6 +78,15 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
             raise ValueError(f"--dropout must lie in [0, 1), got {self.dropout:g}")
 
 
+def in_paper(data_name: str) -> bool:
+    """Whether a data set is one of the paper's, recognised as ``paper_defaults`` does.
+
+    >>> in_paper("uoft-cs/cifar100"), in_paper("my/photographs")
+    (True, False)
+    """
+    return paper_defaults(data_name) is not ELSEWHERE
+
+
 def paper_defaults(data_name: str) -> PaperDefaults:
     """The paper's values for a data set, recognised by the last part of its name or path.
 

@@ -1,11 +1,10 @@
 """Parts that a run has only if its config asks for them, and whether they fit together."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from blockout.data import ImageData
 from blockout.guidance import Guide
 from blockout.layers import memberships_of
 from blockout.training.config import TrainConfig
@@ -34,19 +33,19 @@ def moving_average(
     return AveragedModel(module, device, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-def make_guide(
-    config: TrainConfig, module: nn.Module, groups: Sequence[int] | None, steps: int
-) -> Guide | None:
-    """What guides the memberships; None by the paper's rule, or where nothing is learned."""
-    o = config.optimisation
-    if o.paper or not any(m.learned for m in memberships_of(module).values()):
+def make_guide(config: TrainConfig, module: nn.Module, data: ImageData, steps: int) -> Guide | None:
+    """What guides the memberships; None by the paper's rule, or where there is nothing to guide."""
+    o, found = config.optimisation, list(memberships_of(module).values())
+    branching = [m for m in found if m.learned and m.clusters > 1]
+    if config.paper or not branching:
         return None
     if config.compute.strategy == "fsdp2":
         raise ValueError("guidance needs memberships whole, fsdp2 shards them; say --paper")
-    if o.affinity_from == "groups" and groups is None:
+    if o.affinity_from == "groups" and data.groups is None:
         raise ValueError(
-            f"--affinity-from groups: {config.data.data} has no groups of classes; "
+            f"--affinity-from groups: {data.name} has no groups of classes; "
             "nest its folders as group/class/image, or leave the flag out"
         )
-    alike = groups if o.affinity_from == "groups" else None
-    return Guide(module, steps, config.guidance, similarity=alike)
+    classes = found[-1] if found[-1].nodes == len(data.classes) else None
+    alike = data.groups if o.affinity_from == "groups" and classes is not None else None
+    return Guide(module, steps, config.guidance, classes=classes, similarity=alike)

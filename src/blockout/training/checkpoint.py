@@ -10,7 +10,8 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
-    set_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
 )
 from torch.distributed.tensor import DTensor
 
@@ -18,7 +19,7 @@ from blockout.guidance import Guide
 from blockout.training.files import RunError
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -80,13 +81,10 @@ def restore(
             f"{path} belongs to another config ({', '.join(changed)} changed); "
             "name another folder with --run, or say --restart"
         )
-    set_state_dict(
-        module,
-        optimizer,
-        model_state_dict=state["weights"],
-        optim_state_dict=state["optimizer"],
-        options=StateDictOptions(full_state_dict=True),
-    )
+    set_model_state_dict(module, state["weights"], options=StateDictOptions(full_state_dict=True))
+    # Parameters that never had a gradient have no state in the optimiser.
+    loose = StateDictOptions(full_state_dict=True, strict=False)
+    set_optimizer_state_dict(module, optimizer, state["optimizer"], options=loose)
     if averaged is not None:
         averaged.load_state_dict(state["averaged"])
     if guide is not None:

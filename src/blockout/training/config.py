@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from blockout.data import DataConfig
 from blockout.guidance import Guidance
 from blockout.models import ModelConfig
-from blockout.models.config import OWN_TRUNKS
+from blockout.models.config import OWN_TRUNKS, in_paper
 from blockout.optimisation import MEMBERSHIP_SCALE
 
 EPOCHS, EPOCHS_SHAPES = 10, 5
@@ -50,9 +50,10 @@ class OptimisationConfig:
     recalibrate: bool = True
     """Before evaluation, measure the statistics of batch normalisation anew under the expected
     weights that inference uses."""
-    paper: bool = False
-    """The paper's rule: memberships learn from the loss by Eq. 9 alone. By default they are guided:
-    towards few clusters, alike classes together, and a structure that is fixed halfway."""
+    paper: bool | None = None
+    """The paper's rule: memberships learn from the loss by Eq. 9 alone. Otherwise they are guided:
+    towards few clusters, alike classes together, and a structure that is fixed halfway. Default:
+    true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
     affinity_from: Literal["features", "groups"] = "features"
     """Which classes are alike: those of similar features in this training, or of the same group in
     the data (superclasses, nested folders)."""
@@ -63,6 +64,10 @@ class OptimisationConfig:
         for flag, value in (("epochs", self.epochs), ("batch-size", self.batch_size),
                             ("accumulate", self.accumulate), ("steps", self.steps)):  # fmt: skip
             _require(value is None or value >= 1, flag, "at least 1", value)
+        _require(
+            self.steps is None or self.epochs is None, "steps", "given without --epochs",
+            f"--steps {self.steps} and --epochs {self.epochs}",
+        )  # fmt: skip
         _require(self.lr is None or self.lr > 0, "lr", "positive", self.lr)
         _require(self.membership_scale > 0, "membership-scale", "positive", self.membership_scale)
         _require(self.weight_decay >= 0, "weight-decay", "at least 0", self.weight_decay)
@@ -181,6 +186,13 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         return Path(self.run.run) if self.run.run else self.default_folder()
+
+    @property
+    def paper(self) -> bool:
+        """Whether memberships learn by the paper's rule alone."""
+        if self.optimisation.paper is not None:
+            return self.optimisation.paper
+        return in_paper(self.data.data)
 
     @property
     def epochs(self) -> int:

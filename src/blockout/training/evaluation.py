@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from blockout.data import Split
 
 TOP = 5
+LARGEST_BATCH = 500
 RECALIBRATION_BATCHES = 20
 NORMALISATIONS = nn.modules.batchnorm._BatchNorm
 
@@ -37,7 +38,7 @@ def evaluate(
     model: nn.Module,
     split: Split,
     *,
-    batch_size: int = 500,
+    batch_size: int = LARGEST_BATCH,
     device: torch.device | str = "cpu",
     rank: int = 0,
     world: int = 1,

@@ -53,6 +53,9 @@ def on_first_process(fabric: Fabric, work: Callable[[], object]) -> None:
             work()
         except RunError as error:
             problem = str(error)
+        except Exception as error:
+            fabric.broadcast(f"the first process failed: {type(error).__name__}: {error}")
+            raise
     problem = fabric.broadcast(problem)
     if problem is not None:
         raise RunError(problem)

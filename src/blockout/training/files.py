@@ -106,6 +106,15 @@ def forget_after(path: Path, step: int) -> None:
         write_atomically(path, lambda p: p.write_text(text))
 
 
+def _require_a_run(folder: Path) -> None:
+    """``--restart`` deletes nothing from a folder that something else has written."""
+    config = folder / CONFIG
+    if any(folder.iterdir()) and not (config.exists() and "method" in read_json(config)):
+        raise RunError(
+            f"--restart: {folder} is not the folder of a run; name another with --run, or empty it"
+        )
+
+
 def open_folder(
     folder: Path, identity: dict[str, Any], config: dict[str, Any], restart: bool
 ) -> None:
@@ -117,6 +126,7 @@ def open_folder(
             f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
         ) from error
     if restart:
+        _require_a_run(folder)
         for name in (*ALL, *MADE_LATER):
             path = folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from blockout.analysis import agreement, class_groups, different_classes, similarities
 from blockout.data import ImageData
+from blockout.layers import memberships_of
+from blockout.memberships import LOOSENED
 from blockout.models import Head, ImageClassifier, from_description
 from blockout.training import files
 from blockout.training.checkpoint import Position
@@ -62,6 +64,8 @@ def _agreement(memberships: dict[str, Tensor], groups: tuple[int, ...] | None) -
     """How groups of classes by their learned memberships compare with the data's own groups."""
     if not memberships or groups is None:
         return None
+    if len(list(memberships.values())[-1]) != len(groups):  # the last layer is not the classifier
+        return None
     p = list(memberships.values())[-1].double().numpy()
     count = min(len(set(groups)), different_classes(p))
     found = class_groups(p, count)
@@ -78,6 +82,7 @@ def description(model: ImageClassifier, data: ImageData) -> dict[str, Any]:
         "groups": data.groups,
         "group_names": data.group_names,
         "data": data.name,
+        "images": data.fingerprint(),
         "image_size": data.image_size,
         "mean": data.mean,
         "std": data.std,
@@ -94,6 +99,8 @@ class TrainedModel:
     image_size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    images: str | None = None
+    """Fingerprint of the data it was trained and tested on."""
 
 
 def load_trained(
@@ -125,7 +132,7 @@ def load_trained(
     return TrainedModel(
         model.eval().to(memory_format=torch.channels_last),  # pyright: ignore
         tuple(about["classes"]), None if groups is None else tuple(groups),
-        about["image_size"], tuple(about["mean"]), tuple(about["std"]),
+        about["image_size"], tuple(about["mean"]), tuple(about["std"]), about.get("images"),
     )  # fmt: skip
 
 
@@ -144,6 +151,10 @@ def initial_weights(model: nn.Module, run: Path, say: Callable[[str], object]) -
     if not fitting:
         raise RunError(f"--init-from {run}: none of its weights fits this model")
     model.load_state_dict(fitting, strict=False)
+    loosened = [m for m in memberships_of(model).values() if m.loosen()]
+    if loosened:
+        say(f"{len(loosened)} sets of memberships that were settled learn again, from P = "
+            f"{LOOSENED} and {1 - LOOSENED:g}")  # fmt: skip
     fresh = [k for k in wanted if k not in fitting]
     shown = ", ".join(fresh[:3]) + (", ..." if len(fresh) > 3 else "")
     say(

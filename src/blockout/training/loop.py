@@ -32,7 +32,13 @@ from blockout.sampling import seed_draws
 from blockout.training import checkpoint, files, watch
 from blockout.training.assembly import make_guide, moving_average, require_divisible
 from blockout.training.config import TrainConfig
-from blockout.training.evaluation import Evaluation, average_statistics, evaluate, recalibrate
+from blockout.training.evaluation import (
+    LARGEST_BATCH,
+    Evaluation,
+    average_statistics,
+    evaluate,
+    recalibrate,
+)
 from blockout.training.fabric import make_fabric, on_first_process
 from blockout.training.finish import initial_weights, write_results
 from blockout.training.images import load_images
@@ -77,7 +83,12 @@ def train(
                 config.model, classes=len(data.classes), data_name=data.name,
                 image_size=data.image_size, trunk=trunk,
             )  # fmt: skip
-        Training(config, fabric, model, data, folder).run()
+        training = Training(config, fabric, model, data, folder)
+        try:
+            training.run()
+        finally:
+            if training.guide is not None:
+                training.guide.close()
     return folder
 
 
@@ -107,9 +118,10 @@ class Training:
         self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
         self.steps = o.steps or config.epochs * self.epoch_steps
         self.joined_batch = min(self.batch_size, len(data.train))
-        self.guide = make_guide(config, self.module, data.groups, self.steps)
+        self.guide = make_guide(config, self.module, data, self.steps)
+        self.identity = {**config.identity(), "images": data.fingerprint()}
         self.position = checkpoint.restore(
-            folder / files.CHECKPOINT, self.module, self.optimizer, config.identity(),
+            folder / files.CHECKPOINT, self.module, self.optimizer, self.identity,
             self.averaged, self.guide,
         )  # fmt: skip
         exact = config.compute.precision.startswith("64")
@@ -266,6 +278,7 @@ class Training:
             "images_per_second": round(speed, 1),
         })  # fmt: skip
         self._write_memberships()
+        self._warn()
         self.narrator.step(position.step, int(epoch) + 1, loss, accuracy, self.tested)
         losses.clear()
 
@@ -331,7 +344,8 @@ class Training:
         fabric = self.fabric
         return evaluate(
             self.model if self.averaged is None else self.averaged.module, split,
-            device=fabric.device, rank=fabric.global_rank, world=fabric.world_size,
+            batch_size=min(self.batch_size, LARGEST_BATCH), device=fabric.device,
+            rank=fabric.global_rank, world=fabric.world_size,
             gather=self._gather if fabric.world_size > 1 else None,
         )  # fmt: skip
 
@@ -383,7 +397,7 @@ class Training:
 
     def _save(self) -> None:
         state = checkpoint.state_of(
-            self.module, self.optimizer, self.position, self.config.identity(),
+            self.module, self.optimizer, self.position, self.identity,
             self.averaged, self.guide,
         )  # fmt: skip
         path = self.folder / files.CHECKPOINT

@@ -33,6 +33,8 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
     """
     said = {}
     last = list(memberships)[-1] if memberships else None
+    if last is not None and len(memberships[last]) != len(classes):
+        last = None  # the last Blockout layer does not give the classes
     for name, p in memberships.items():
         if (p > 1 - NEAR).float().mean() > MOST:
             said[f"{name} near one"] = (
