@@ -49,11 +49,11 @@ class Guidance:
     cluster (cluster: equal branches), or of each node and each cluster in turn (both)."""
     affinity: float = 300.0
     """How strongly classes that are alike are drawn into the same clusters; 0 for not at all."""
-    learn_from: float = 0.08
+    learn_from: float = 0.05
     """When memberships begin to learn; before, features are mostly noise."""
-    budget_by: float = 0.45
+    budget_by: float = 0.3
     """When the budget is reached; it falls evenly from the beginning."""
-    settle_at: float = 0.5
+    settle_at: float = 0.35
     """When memberships become zeros and ones; 1 for never."""
     estimator: Estimator = "two-sided"
     """How memberships learn from the loss: eq9 as printed in the paper, or two-sided."""
