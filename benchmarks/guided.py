@@ -1,9 +1,9 @@
-"""What guidance gives: accuracy, size, speed and meaning beside the paper's rule, from finished runs.
+"""What guidance gives beside the paper's rule: accuracy, size, speed and meaning of finished runs.
 
-    blockout train --data cifar100 --nodes 2048 --epochs 6 --paper --run runs/paper-2048
-    blockout train --data cifar100 --nodes 2048 --epochs 6 --run runs/guided-2048
-    blockout train --data cifar100 --nodes 2048 --epochs 6 --seed 1 --run runs/guided-2048-seed1
-    python benchmarks/guided.py runs/paper-2048 runs/guided-2048 runs/guided-2048-seed1
+    blockout train --data cifar100 --nodes 2048 --epochs 6 --run runs/paper-2048
+    blockout train --data cifar100 --nodes 2048 --epochs 6 --guided --seed 0 --run runs/guided-0
+    blockout train --data cifar100 --nodes 2048 --epochs 6 --guided --seed 1 --run runs/guided-1
+    python benchmarks/guided.py runs/paper-2048 runs/guided-0 runs/guided-1
 
 Dense and compact heads take turns in one process. Writes a record. A minute a run.
 """
@@ -17,7 +17,7 @@ import torch
 
 from blockout import Structure, to_branches, to_dense
 from blockout.training import TrainConfig, evaluate, load_images, load_trained
-from blockout.training.compaction import compact_classifier, head_milliseconds
+from blockout.training.compaction import compact_classifier, milliseconds
 from blockout.training.files import CONFIG, RESULT, read_json, write_json
 from blockout.training.records import environment
 
@@ -34,7 +34,7 @@ def measured(run: Path) -> dict[str, Any]:
         head = trained.model.head
         x = torch.randn(batch, head.specification["features"])  # pyright: ignore
         compact = to_branches(head, THRESHOLD, batch_size=batch).eval()
-        dense_ms, compact_ms = head_milliseconds(to_dense(head).eval(), compact, x)
+        dense_ms, compact_ms = milliseconds(to_dense(head).eval(), compact, x)
         speed[batch] = {"dense_ms": dense_ms, "compact_ms": compact_ms,
                         "ratio": dense_ms / compact_ms}  # fmt: skip
     small = compact_classifier(trained.model, THRESHOLD, BATCHES[0])

@@ -16,6 +16,8 @@ from blockout.guidance import settle, shift_to, similarity_of
 from blockout.layers import memberships_of
 from blockout.masking import with_gradient_to, with_two_sided_gradient_to
 
+HALFWAY = {"learn_from": 0.08, "budget_by": 0.45, "settle_at": 0.5}
+
 # --- the estimator --------------------------------------------------------------------------------
 
 
@@ -153,7 +155,8 @@ def run(net: nn.Module, guide: Guide, steps: int, *, classes: int = 8, groups: i
 def test_the_expected_clusters_a_node_fall_to_the_budget(shift):
     torch.manual_seed(0)
     net = make_net()
-    guidance = Guidance(budget=1.5, class_budget=1.5, shift=shift, settle_at=1, affinity=0)
+    times = {**HALFWAY, "settle_at": 1}
+    guidance = Guidance(budget=1.5, class_budget=1.5, shift=shift, affinity=0, **times)
     seen = run(net, Guide(net, 100, guidance), 100)
     for before in seen[:8]:
         assert all((p == 0.5).all() for p in before)
@@ -265,7 +268,7 @@ def test_settling_keeps_the_expected_weights_on_what_remains(seed, per_node):
 def test_once_settled_training_and_inference_see_the_same_structure_and_it_stays():
     torch.manual_seed(0)
     net = make_net()
-    guide = Guide(net, 60)
+    guide = Guide(net, 60, Guidance(**HALFWAY))
     seen = run(net, guide, 60)
     for p, last in zip(seen[30], seen[-1], strict=True):
         assert torch.equal(p, last) and set(p.unique().tolist()) <= {0.0, 1.0}
@@ -325,7 +328,7 @@ def test_a_training_that_continues_from_its_state_ends_the_same(stop):
         torch.manual_seed(0)
         net = make_net()
         optimizer = torch.optim.SGD(parameter_groups(net, 0.1), momentum=0.9)
-        return net, Guide(net, 60), optimizer
+        return net, Guide(net, 60, Guidance(**HALFWAY)), optimizer
 
     whole, guide, optimizer = begin()
     steps(whole, guide, optimizer, 0, 60)
@@ -360,7 +363,7 @@ def test_similarity_is_that_of_centred_means():
         ({"budget": 0}, "budget must be a positive number of clusters, got 0"),
         ({"class_budget": math.inf}, "class_budget must be a positive"),
         ({"affinity": -1}, "affinity must not be negative, got -1"),
-        ({"settle_at": 0.2}, "in this order, between 0 and 1, got 0.08, 0.45, 0.2"),
+        ({"settle_at": 0.2}, "in this order, between 0 and 1, got 0.05, 0.3, 0.2"),
         ({"shift": "node"}, "shift must be one of all, cluster, both, got 'node'"),
         ({"estimator": "three-sided"}, "estimator must be one of eq9, two-sided"),
     ],

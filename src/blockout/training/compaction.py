@@ -78,7 +78,7 @@ def compact_run(
     done = Compaction(
         threshold,
         (multiply_adds(dense, features[:1]), multiply_adds(small.head, features[:1])),
-        _milliseconds(dense, small.head, features),
+        milliseconds(dense, small.head, features),
         batch_size,
         both.get("holdout"),
         both["test"],
@@ -229,7 +229,7 @@ def _fine_tune(
 
 
 @torch.no_grad()
-def _milliseconds(dense: nn.Module, small: nn.Module, x: Tensor) -> tuple[float, float]:
+def milliseconds(dense: nn.Module, small: nn.Module, x: Tensor) -> tuple[float, float]:
     """Median time of both, in turns."""
     taken: tuple[list[float], list[float]] = ([], [])
     for _ in range(23):

@@ -52,7 +52,7 @@ class OptimisationConfig:
     weights that inference uses."""
     paper: bool | None = None
     """The paper's rule: memberships learn from the loss by Eq. 9 alone. Otherwise they are guided:
-    towards few clusters, alike classes together, and a structure that is fixed halfway. Default:
+    towards few clusters, alike classes together, and a structure that is fixed early. Default:
     true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
     affinity_from: Literal["features", "groups"] = "features"
     """Which classes are alike: those of similar features in this training, or of the same group in
