@@ -1,7 +1,8 @@
 """Which nodes of a thresholded network live, and the biases that take over from those that do not.
 
 A node with nothing coming in gives a constant, which moves into the biases behind it; a node that
-nothing reads is not missed. Each may take others with it, so both rules run until nothing changes.
+nothing reads is not missed. Each may take others with it: constants spread along the forward, what
+is not read against it. One pass of each is enough, since nobody who lives has read the unread.
 """
 
 from dataclasses import dataclass
@@ -92,12 +93,10 @@ class Survivors:
             j.producer: torch.ones(len(layers[j.producer].codes_out), dtype=torch.bool)
             for j in joints
         }
-        before = -1
-        while before != (before := sum(int(alive.sum()) for alive in self.alive.values())):
-            for joint in joints:
-                self._drop_constant(joint)
-            for joint in reversed(joints):
-                self._drop_unread(joint)
+        for joint in joints:
+            self._drop_constant(joint)
+        for joint in reversed(joints):
+            self._drop_unread(joint)
 
     def inputs(self, name: str) -> Bool[Tensor, " nodes"]:
         """Which of a layer's inputs live; all, where they are not ours to drop."""
