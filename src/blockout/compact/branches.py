@@ -93,11 +93,14 @@ class Branches(nn.Module):
         return x[..., here] if self.dim == -1 else x[..., here, :, :]
 
     def _added(self, parts: Tensor) -> Tensor:
-        total = _picked(parts, self.dim, self.get_buffer("sums_0"))
-        for i, count in enumerate(self.summed[1:], start=1):
-            more = _picked(parts, self.dim, self.get_buffer(f"sums_{i}"))
-            sums, rest = total.split([count, self.summed[0] - count], self.dim)
-            total = torch.cat([sums + more, rest], self.dim)
+        """The last summands, of the fewest outputs, first: what is added stays short."""
+        *before, last = (f"sums_{i}" for i in range(len(self.summed)))
+        total = _picked(parts, self.dim, self.get_buffer(last))
+        for name in reversed(before):
+            more = _picked(parts, self.dim, self.get_buffer(name))
+            count = total.shape[self.dim]
+            first, rest = more.split([count, more.shape[self.dim] - count], self.dim)
+            total = torch.cat([first + total, rest], self.dim)
         return total
 
     def extra_repr(self) -> str:
