@@ -32,6 +32,8 @@ MEMORY = 0.05
 CLASS_RATE = 0.01
 """Share of the loss's gradient that moves the memberships of classes where affinity leads them: the
 loss hardly cares which classes share a branch, and its noise would decide."""
+FARTHEST = 100.0
+"""No shift of logits is larger: P is 0 or 1 there."""
 REFRESHES = 100
 """How often in a training the similarity of classes is computed anew."""
 
@@ -331,9 +333,9 @@ def shift_to(logits: Tensor, total: float, dims: tuple[int, ...]) -> None:
     >>> round(float(logits.sigmoid().sum()), 4)
     1.5
     """
-    low = torch.full_like(logits.sum(dims, keepdim=True), -8.0)
+    low = torch.full_like(logits.sum(dims, keepdim=True), -FARTHEST)
     high = -low
-    for _ in range(24):
+    for _ in range(32):
         middle = (low + high) / 2
         too_many = (logits + middle).sigmoid().sum(dims, keepdim=True) > total
         low, high = torch.where(too_many, low, middle), torch.where(too_many, middle, high)
