@@ -26,7 +26,7 @@ from blockout.training import TrainConfig, load_trained
 from blockout.training.files import CONFIG, read_json, write_json
 from blockout.training.records import environment
 
-BATCH, RATE, VERSIONS = 256, 0.4, 2
+BATCH, RATE, VERSIONS = 256, 0.4, 1
 
 
 @torch.no_grad()
