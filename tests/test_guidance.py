@@ -301,12 +301,33 @@ def test_a_budget_never_raises_what_memberships_start_with():
     assert all(p[0].sum(1).mean() < 1 + 1e-3 for p in seen)
 
 
-def test_a_guide_that_is_closed_looks_at_nothing_more():
+def class_gradient(net: nn.Module) -> torch.Tensor:
+    torch.manual_seed(5)
+    net.zero_grad()
+    net(torch.ones(4, 12)).square().sum().backward()
+    return list(memberships_of(net).values())[-1].logits.grad
+
+
+def test_the_loss_moves_classes_little_where_affinity_leads_them_and_only_while_guided():
+    net = make_net()
+    free = Guide(net, 10, Guidance(affinity=0))
+    plain = class_gradient(net).clone()
+    free.close()
+    guide = Guide(net, 10)
+    torch.testing.assert_close(class_gradient(net), 0.01 * plain)
+    guide.close()
+    torch.testing.assert_close(class_gradient(net), plain)
+
+
+def test_a_guide_that_is_closed_or_continues_settled_looks_at_nothing_more():
     net = make_net()
     guide = Guide(net, 10)
     guide.close()
     net(torch.randn(4, 12))
     assert not guide._features
+    later = Guide(net, 10)
+    later.load_state_dict({**guide.state_dict(), "done": 10})
+    assert not net[0]._forward_pre_hooks and not guide.classes.logits._backward_hooks
 
 
 # --- continuing, and bad input --------------------------------------------------------------------

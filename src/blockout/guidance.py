@@ -138,12 +138,12 @@ class Guide:
         self.sums: Tensor | None = None
         self.counts: Tensor | None = None
         self.similarity = None if similarity is None else _given(similarity, self.classes)
-        if self._has_affinity and self.classes is not None:
-            self.classes.logits.register_hook(self._slow)
+        self._hooks: list[RemovableHandle] = []
         self._observes = self.similarity is None and self._has_affinity
-        self._hook: RemovableHandle | None = None
+        if self._has_affinity and self.classes is not None:
+            self._hooks.append(self.classes.logits.register_hook(_slowed))
         if self._observes:
-            self._hook = self.layers[0].register_forward_pre_hook(self._observe)
+            self._hooks.append(self.layers[0].register_forward_pre_hook(self._observe))
 
     @property
     def _has_affinity(self) -> bool:
@@ -161,9 +161,9 @@ class Guide:
         return max(self._at(g.settle_at), self._at(g.learn_from) + 1)
 
     def close(self) -> None:
-        """Looks at features no longer; for who stops before the structure is settled."""
-        if self._hook is not None:
-            self._hook.remove()
+        """Lets go of the model's features and gradients; for who stops before it is settled."""
+        for hook in self._hooks:
+            hook.remove()
 
     @torch.no_grad()
     def step(self, labels: Int64[Tensor, "n"] | None = None) -> None:
@@ -201,6 +201,8 @@ class Guide:
             None if state[name] is None else state[name].to(device)
             for name in ("sums", "counts", "similarity")
         )
+        if self.settled:
+            self.close()
 
     # --- what classes look like -----------------------------------------------------------------
 
@@ -238,10 +240,6 @@ class Guide:
         self.counts = counts if self.counts is None else self.counts.mul_(keep).add_(counts)
         if self.done % max(self.steps // REFRESHES, 1) == 0:
             self.similarity = similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
-
-    @staticmethod
-    def _slow(gradient: Tensor) -> Tensor:
-        return gradient * CLASS_RATE
 
     def _attract(self) -> None:
         """Ascent along sum_ab S_ab P_a . P_b, by the same way in all however long the training."""
@@ -340,6 +338,10 @@ def shift_to(logits: Tensor, total: float, dims: tuple[int, ...]) -> None:
         too_many = (logits + middle).sigmoid().sum(dims, keepdim=True) > total
         low, high = torch.where(too_many, low, middle), torch.where(too_many, middle, high)
     logits.add_((low + high) / 2)
+
+
+def _slowed(gradient: Tensor) -> Tensor:
+    return gradient * CLASS_RATE
 
 
 def _given(similarity: Tensor | Sequence[int], classes: Memberships | None) -> Tensor:
