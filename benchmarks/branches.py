@@ -11,7 +11,6 @@ import argparse
 import logging
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from blockout import BlockoutLinear, Memberships, to_branches, to_dense
-from blockout.compact import multiply_adds, notes
+from blockout.compact import in_turns, multiply_adds, notes
 from blockout.layers import memberships_of
 from blockout.models import Head
 from blockout.training.files import write_json
 from blockout.training.records import environment
 
 BATCHES = (256, 1)
-SECONDS, ROUNDS, LEAST = 2.0, 200, 2e-3
 TARGETS = {"disjoint, d=4096, k=4": 3, "disjoint, d=4096, k=8": 5, "disjoint, d=512, k=4": 2,
            "random, d=4096, 1.5 of 6": 2}  # fmt: skip
 
@@ -73,21 +71,8 @@ SETTINGS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-def in_turns(dense: Callable[[], Any], compact: Callable[[], Any]) -> tuple[float, float]:
-    """Median seconds of both, measured alternately; calls of microseconds several at a time."""
-    for run in (dense, compact, dense):
-        run()
-    start = time.perf_counter()
-    compact()
-    calls = max(1, int(LEAST / (time.perf_counter() - start)))
-    taken: tuple[list[float], list[float]] = ([], [])
-    began = time.perf_counter()
-    while len(taken[0]) < 7 or (len(taken[0]) < ROUNDS and time.perf_counter() - began < SECONDS):
-        for run, times in zip((dense, compact), taken, strict=True):
-            start = time.perf_counter()
-            for _ in range(calls):
-                run()
-            times.append((time.perf_counter() - start) / calls)
+def medians(dense: Callable[[], Any], compact: Callable[[], Any]) -> tuple[float, float]:
+    taken = in_turns((dense, compact), rounds=(7, 200), seconds=2.0, least=2e-3)
     return statistics.median(taken[0]), statistics.median(taken[1])
 
 
@@ -117,13 +102,13 @@ def measure(make: Callable[[], nn.Module], width: int, batch: int) -> list[dict[
         "notes": notes(compact),
     }
     with torch.inference_mode():
-        torch_times = in_turns(lambda: dense(x), lambda: compact(x))
+        torch_times = medians(lambda: dense(x), lambda: compact(x))
     sessions = []
     for network in (dense, compact):
         with tempfile.TemporaryDirectory() as folder:
             sessions.append(onnx_session(network, x, folder))
     feeds = [{session.get_inputs()[0].name: x.numpy()} for session in sessions]
-    onnx_times = in_turns(*(
+    onnx_times = medians(*(
         lambda s=session, f=feed: s.run(None, f)
         for session, feed in zip(sessions, feeds, strict=True)
     ))  # fmt: skip

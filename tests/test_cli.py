@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from blockout.cli import main
-
 TINY = [
     "train", "--per-class", "8", "--width", "0.1", "--nodes", "16", "--clusters", "2",
     "--steps", "3", "--batch-size", "16",
@@ -40,17 +38,6 @@ def run(finished, tmp_path, monkeypatch) -> Path:
     """A copy to damage."""
     monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(finished.parent / "cache"))
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-@pytest.fixture
-def said(capsys):
-    """Runs the command in this process: exit code, standard output, complaint."""
-
-    def run_here(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return run_here
 
 
 def printed_config(text: str) -> dict[str, str]:

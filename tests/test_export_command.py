@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from blockout.cli import main
 from blockout.models import ModelConfig, build_model
 from blockout.training import files, load_trained
 from blockout.training.compaction import ABOUT, WEIGHTS, compact_classifier
@@ -34,15 +33,6 @@ def run(tmp_path_factory) -> Path:
     for name in (files.FINAL, files.BEST):
         files.write_tensors(folder / name, model.state_dict())
     return folder
-
-
-@pytest.fixture
-def said(capsys):
-    def run_here(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return run_here
 
 
 @pytest.fixture

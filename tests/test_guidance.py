@@ -259,7 +259,7 @@ def test_settling_keeps_the_expected_weights_on_what_remains(seed, per_node):
     settle(layers, chosen)
     assert all(torch.equal(m.probabilities, c) for m, c in chosen.items())
     for layer, weight in zip(layers, before, strict=True):
-        shared = chosen[layer.outputs] @ layer._per_feature(chosen[layer.inputs]).T > 0
+        shared = chosen[layer.outputs] @ layer.per_feature(chosen[layer.inputs]).T > 0
         shared = shared.reshape(shared.shape + (1,) * (weight.dim() - 2))
         expected = torch.where(shared, weight, 0)
         torch.testing.assert_close(layer.expected_weight().detach(), expected)

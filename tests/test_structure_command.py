@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import save_file
 
 from blockout import Structure
-from blockout.cli import main
 from blockout.training import files, finish
 
 NAMES = ("cat", "dog", "oak", "fir", "elm", "ash")
@@ -32,23 +31,14 @@ def run(tmp_path):
     return make_run(tmp_path / "run")
 
 
-@pytest.fixture
-def said(capsys):
-    def run_here(*arguments: object) -> tuple[int, str, str]:
-        code = main(["structure", *(str(argument) for argument in arguments)])
-        return code, *capsys.readouterr()
-
-    return run_here
-
-
 def test_help_names_every_flag_with_dashes(said):
-    code, out, _ = said("--help")
+    code, out, _ = said("structure", "--help")
     flags = ("threshold", "groups", "taxonomy", "nearest", "top", "against", "format", "out")
     assert code == 0 and all(f"--{flag}" in out for flag in flags) and "_" not in out
 
 
 def test_a_run_is_described(said, run):
-    code, out, err = said(run)
+    code, out, err = said("structure", run)
     assert (code, err) == (0, "")
     assert out == str(Structure.load(run)) + "\n"
     assert "oak, fir, elm, ash" in out and "AUC of co-membership" in out
@@ -57,43 +47,45 @@ def test_a_run_is_described(said, run):
 def test_json_is_a_structure_that_the_command_reads_again(said, run, tmp_path):
     path = tmp_path / "s.json"
     arguments = ("--threshold", 0.75, "--groups", 3, "--format", "json")
-    assert said(run, *arguments, "--out", path) == (0, f"written to {path}\n", "")
+    assert said("structure", run, *arguments, "--out", path) == (0, f"written to {path}\n", "")
     structure = Structure.load(path)
     assert (structure.threshold, structure.group_count) == (0.75, 3)
-    assert said(path, "--format", "json")[1] == path.read_text()
-    assert "at least 0.75" in said(path)[1]
-    assert "at least 0.2" in said(path, "--threshold", 0.2)[1]
+    assert said("structure", path, "--format", "json")[1] == path.read_text()
+    assert "at least 0.75" in said("structure", path)[1]
+    assert "at least 0.2" in said("structure", path, "--threshold", 0.2)[1]
 
 
 @pytest.mark.parametrize("form", ["dot", "mermaid"])
 def test_diagrams_are_printed(said, run, form):
     expected = getattr(Structure.load(run), f"to_{form}")()
-    assert said(run, "--format", form) == (0, expected, "")
+    assert said("structure", run, "--format", form) == (0, expected, "")
 
 
 def test_the_nearest_classes_are_named(said, run):
-    code, out, _ = said(run, "--nearest", "cat", "--top", 2)
+    code, out, _ = said("structure", run, "--nearest", "cat", "--top", 2)
     near = Structure.load(run).nearest("cat", 2)
     assert code == 0 and len(out.splitlines()) == 3
     assert out.splitlines()[1] == f"  {near[0].similarity:6.2f}  dog"
-    found = json.loads(said(run, "--nearest", "cat", "--top", 2, "--format", "json")[1])
+    found = json.loads(
+        said("structure", run, "--nearest", "cat", "--top", 2, "--format", "json")[1]
+    )
     assert found["derived"]["nearest"]["cat"] == [near[0]._asdict(), near[1]._asdict()]
 
 
 def test_a_taxonomy_takes_the_place_of_the_datas_own(said, run, tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("class,group\n" + "".join(f"{n},{n == 'cat'}\n" for n in NAMES))
-    assert said(run, "--taxonomy", path)[1] != said(run)[1]
-    document = json.loads(said(run, "--taxonomy", path, "--format", "json")[1])
+    assert said("structure", run, "--taxonomy", path)[1] != said("structure", run)[1]
+    document = json.loads(said("structure", run, "--taxonomy", path, "--format", "json")[1])
     assert document["taxonomy"] == ["True", *["False"] * 5]
     assert document["derived"]["agreement"]["auc"] < 1
 
 
 def test_another_run_is_compared(said, run, tmp_path):
     other = make_run(tmp_path / "other", p=[row[::-1] for row in P])
-    code, out, _ = said(run, "--against", other)
+    code, out, _ = said("structure", run, "--against", other)
     assert code == 0 and "with correlation 1.00" in out
-    document = json.loads(said(run, "--against", other, "--format", "json")[1])
+    document = json.loads(said("structure", run, "--against", other, "--format", "json")[1])
     assert document["derived"]["against"]["correlation"] == pytest.approx(1)
 
 
@@ -111,7 +103,7 @@ def test_another_run_is_compared(said, run, tmp_path):
     ],
 )  # fmt: skip
 def test_wrong_usage_is_exit_2(said, arguments, complaint):
-    code, out, err = said(*arguments.split())
+    code, out, err = said("structure", *arguments.split())
     assert (code, out) == (2, "")
     assert err == f"blockout structure: {complaint}\nblockout structure --help explains the flags\n"
 
@@ -138,7 +130,7 @@ def test_what_a_user_can_mend_is_exit_1_and_one_line(said, run, tmp_path, argume
     make_run(tmp_path / "others", names=("a", "b", "c", "d", "e", "f"))
     (make_run(tmp_path / "unfinished") / files.RESULT).unlink()
     (tmp_path / "short.csv").write_text("cat,pet\n")
-    code, out, err = said(*arguments.format(tmp=tmp_path, run=run).split())
+    code, out, err = said("structure", *arguments.format(tmp=tmp_path, run=run).split())
     assert (code, out) == (1, "")
     assert err.startswith("blockout structure: ") and err.count("\n") == 1
     assert complaint in err

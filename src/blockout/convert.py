@@ -63,7 +63,7 @@ def convert(
         plain = result.get_submodule(name)
         assert isinstance(plain, PlainLayer)
         done[name] = _converted(name, plain, clusters, done.get(producers[name]), variant)
-        result = _replace(result, plain, done[name])
+        result = replace_layer(result, plain, done[name])
     return result
 
 
@@ -90,9 +90,9 @@ def to_dense(model: nn.Module) -> nn.Module:
                     "moment-matched mean of the activation has no plain layer, so outputs differ",
                     stacklevel=2,
                 )
-            result = _replace(result, module, module.to_plain())
+            result = replace_layer(result, module, module.to_plain())
         elif isinstance(module, BlockoutLayer):
-            result = _replace(result, module, module.to_plain())
+            result = replace_layer(result, module, module.to_plain())
     for parent in result.modules():
         for child_name, child in list(parent.named_children()):
             if isinstance(child, Memberships):
@@ -246,7 +246,7 @@ def _keep_values(plain: PlainLayer, layer: BlockoutLayer) -> None:
             layer.bias.requires_grad_(plain.bias.requires_grad)
 
 
-def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+def replace_layer(root: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     """Puts ``new`` wherever ``old`` stands in the tree; returns the root, which may be ``new``."""
     if root is old:
         return new

@@ -304,7 +304,7 @@ def settle(layers: Sequence[BlockoutLayer], assignments: dict[Memberships, Tenso
         memberships.settle(c)
     for layer, weight in zip(layers, expected, strict=True):
         mask = block_mask(
-            layer.outputs.probabilities, layer._per_feature(layer.inputs.probabilities)
+            layer.outputs.probabilities, layer.per_feature(layer.inputs.probabilities)
         )
         mask = mask.to(weight).reshape(mask.shape + (1,) * (weight.dim() - 2))
         layer.weight.copy_(torch.where(mask > 0, weight / mask.clamp_min(1e-12), layer.weight))

@@ -86,20 +86,21 @@ class BlockoutLayer(nn.Module, ABC):
         """W_j for one forward: Eq. 4 with this step's draw in training, Eq. 5 in eval mode."""
         c_out = self.outputs.assignments(self._output_seat, training=self.training)
         c_in = self.inputs.assignments(self._input_seat, training=self.training)
-        return masked_weight(self.weight, c_out, self._per_feature(c_in))
+        return masked_weight(self.weight, c_out, self.per_feature(c_in))
 
     def expected_weight(self) -> Float[Tensor, "nodes_out features_in *kernel"]:
         """The inference weight W~_j * P_j P_{j-1}^T / k (Eq. 5), whatever the mode."""
         self.inputs.require_finite()
         self.outputs.require_finite()
-        c_in = self._per_feature(self.inputs.probabilities)
+        c_in = self.per_feature(self.inputs.probabilities)
         return masked_weight(self.weight, self.outputs.probabilities, c_in)
 
     @abstractmethod
     def to_plain(self) -> nn.Module:
         """A new plain torch layer with the weights of Eq. 5."""
 
-    def _per_feature(self, c_in: Tensor) -> Tensor:
+    def per_feature(self, c_in: Tensor) -> Tensor:
+        """One row for each input feature: that of its node."""
         if self.features_per_node == 1:
             return c_in
         return c_in.repeat_interleave(self.features_per_node, dim=0)

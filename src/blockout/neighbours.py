@@ -69,7 +69,7 @@ def find_producers(
     What ``links`` says of a layer holds without a look. Raises ``ValueError`` where the rest cannot
     be decided; says what to write instead.
     """
-    graph = _trace(model, names)
+    graph = trace(model, names)
     _require_called_only(graph, names)
     modules = dict(model.named_modules())
     origins: dict[fx.Node, frozenset[Origin]] = {}
@@ -94,11 +94,11 @@ def find_producers(
 
 def refuse_weights_read_directly(model: nn.Module, names: Collection[str]) -> None:
     """Raises where the forward, if it can be followed, takes a named layer's weight itself."""
-    with contextlib.suppress(_NotTraceable):
-        _require_called_only(_trace(model, names), names)
+    with contextlib.suppress(NotTraceable):
+        _require_called_only(trace(model, names), names)
 
 
-class _NotTraceable(ValueError):
+class NotTraceable(ValueError):
     """The forward cannot be followed symbolically."""
 
 
@@ -117,7 +117,7 @@ class _Tracer(fx.Tracer):
         return own or super().is_leaf_module(m, module_qualified_name)
 
 
-def _trace(model: nn.Module, names: Collection[str]) -> fx.Graph:
+def trace(model: nn.Module, names: Collection[str]) -> fx.Graph:
     """The graph of a copy: a forward that stores things would store symbols in the original."""
     failure: Exception = ValueError()
     for closed in (False, True):
@@ -126,7 +126,7 @@ def _trace(model: nn.Module, names: Collection[str]) -> fx.Graph:
         except Exception as error:  # whatever the user's forward raises on symbolic values
             failure = error
     first = (str(failure).splitlines() or [type(failure).__name__])[0]
-    raise _NotTraceable(
+    raise NotTraceable(
         f"cannot follow the forward of {type(model).__name__} from layer to layer ({first}); "
         "say yourself which of the layers are neighbours: "
         "links={'consumer': 'producer', 'other': None, ...}, one entry a layer"
@@ -147,7 +147,7 @@ def _passed_on(
     node: fx.Node, sources: frozenset[Origin], modules: dict[str, nn.Module]
 ) -> frozenset[Origin]:
     """The origins behind one step that is not a named layer."""
-    step = _kind(node, modules)
+    step = kind_of_step(node, modules)
     if step == "size":
         return frozenset()
     if step == "source" or not node.all_input_nodes:
@@ -166,7 +166,7 @@ def _passed_on(
     return frozenset(result)
 
 
-def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str:
+def kind_of_step(node: fx.Node, modules: dict[str, nn.Module]) -> str:
     """source (new nodes), size (no nodes), elementwise, pooling, global pooling, flatten, other."""
     if node.op == "placeholder":
         return "source"

@@ -4,6 +4,7 @@ from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
 from blockout.compact.cover import Costs
 from blockout.compact.description import describe_layers, rebuild_layers
 from blockout.compact.network import connected_weights, multiply_adds, notes, to_branches
+from blockout.compact.timing import in_turns
 
 __all__ = [
     "Branches",
@@ -12,6 +13,7 @@ __all__ = [
     "SparseLinear",
     "connected_weights",
     "describe_layers",
+    "in_turns",
     "multiply_adds",
     "notes",
     "rebuild_layers",

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.nn import functional as F
 
-from blockout.neighbours import _kind, _NotTraceable, _trace
+from blockout.neighbours import NotTraceable, kind_of_step, trace
 
 PlainLayer = nn.Linear | nn.Conv2d
 MIXING_MODULES = (
@@ -65,8 +65,8 @@ def find_joints(model: nn.Module, names: Collection[str]) -> list[Joint]:
     [('0', '3')]
     """
     try:
-        walk = _Walk(model, _trace(copy.deepcopy(model).eval(), names))
-    except _NotTraceable:
+        walk = _Walk(model, trace(copy.deepcopy(model).eval(), names))
+    except NotTraceable:
         return []
     joints = []
     for node in walk.graph.nodes:
@@ -90,7 +90,7 @@ def constant_arriving(
     x = values[None, :, None, None] if isinstance(made_by, nn.Conv2d) else values[None]
     for step in reader.steps:
         module = _module(model, step)
-        kind = _kind(step, dict(model.named_modules()))
+        kind = kind_of_step(step, dict(model.named_modules()))
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             x = copy.deepcopy(module).eval()(_widened(x, module.num_features))
         elif kind == "elementwise":
@@ -156,7 +156,7 @@ class _Walk:
         """Whether nodes are channels after a step, as before it; None if the step mixes them."""
         if step.op == "output" or (len(source.users) > 1 and _in_place(step, self.modules)):
             return None
-        kind = _kind(step, self.modules)
+        kind = kind_of_step(step, self.modules)
         if kind == "flatten":
             return None if _says_width(step) else False
         if step.all_input_nodes != [source]:

@@ -1,8 +1,8 @@
 """One layer after the other into blocks, and the network put together from them."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Int
@@ -12,7 +12,8 @@ from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
 from blockout.compact.cover import Block, Costs, Work, chain_order, cover_by_cluster, covers
 from blockout.compact.joints import Joint
 from blockout.compact.survivors import Layer, Survivors
-from blockout.convert import _replace
+from blockout.compact.timing import in_turns
+from blockout.convert import replace_layer
 
 WORTHWHILE = 0.8
 """Blocks must take at most this share of the dense layer's time here, so that they are not slower
@@ -60,7 +61,7 @@ class Plan:
         result = self.net
         for name, module in self.made.items():
             old = self.layers[name].plain
-            result = _replace(result, old, module.train(old.training))
+            result = replace_layer(result, old, module.train(old.training))
         return result
 
     def _lay_out(self, name: str) -> None:
@@ -250,15 +251,7 @@ def _keep_channels(
 
 
 def _measured(modules: Sequence[nn.Module], example: Tensor) -> list[float]:
-    """Seconds of the fastest run of each, in turns so that all see the same machine."""
-    taken: list[list[float]] = [[] for _ in modules]
-    began = time.perf_counter()
+    """Seconds of the fastest run of each."""
+    runs = [partial(module.eval(), example) for module in modules]
     with torch.inference_mode():
-        for module in modules:
-            module.eval()(example)
-        while len(taken[0]) < 5 or (len(taken[0]) < 300 and time.perf_counter() - began < 0.5):
-            for module, times in zip(modules, taken, strict=True):
-                start = time.perf_counter()
-                module(example)
-                times.append(time.perf_counter() - start)
-    return [min(times) for times in taken]
+        return [min(times) for times in in_turns(runs, rounds=(5, 300), seconds=0.5)]

@@ -2,31 +2,28 @@
 
 import copy
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockout.compact import connected_weights, multiply_adds, notes, to_branches
+from blockout.compact import connected_weights, in_turns, multiply_adds, notes, to_branches
 from blockout.convert import to_dense
 from blockout.data import ImageData, Split
 from blockout.layers import BlockoutLayer, memberships_of
-from blockout.models import ImageClassifier, from_description
+from blockout.models import ImageClassifier
 from blockout.training import files
 from blockout.training.config import TrainConfig
 from blockout.training.evaluation import evaluate
 from blockout.training.files import RunError
-from blockout.training.finish import TrainedModel
+from blockout.training.finish import TrainedModel, read_trained
 
 WEIGHTS, ABOUT = "compact.safetensors", "compact.json"
-FORMAT = 1
 THRESHOLDS = 16
 """Thresholds that ``--max-loss`` tries, evenly among the memberships there are."""
 FINE_TUNING_RATE = 0.1
@@ -87,7 +84,7 @@ def compact_run(
     )
     files.write_tensors(folder / WEIGHTS, small.state_dict())
     about = files.read_json(folder / files.MODEL)
-    about |= {"format": FORMAT, "model": small.describe(), "compaction": asdict(done)}
+    about |= {"model": small.describe(), "compaction": asdict(done)}
     files.write_json(folder / ABOUT, about)
     return done
 
@@ -111,20 +108,7 @@ def load_compact(folder: Path, trunk: nn.Module | None = None) -> TrainedModel:
     folder = Path(folder)
     if not (folder / ABOUT).exists():
         raise RunError(f"there is no compact network in {folder}; `blockout compact` makes it")
-    about = files.read_json(folder / ABOUT)
-    if about.get("format") != FORMAT:
-        raise RunError(f"{folder / ABOUT} was written by another version of blockout")
-    model = from_description(about["model"], trunk)
-    try:
-        model.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise RunError(f"{folder / WEIGHTS} is missing or damaged: {error}") from error
-    groups = about["groups"]
-    return TrainedModel(
-        model.eval().to(memory_format=torch.channels_last),  # pyright: ignore
-        tuple(about["classes"]), None if groups is None else tuple(groups),
-        about["image_size"], tuple(about["mean"]), tuple(about["std"]),
-    )  # fmt: skip
+    return read_trained(folder / ABOUT, folder / WEIGHTS, trunk)
 
 
 def threshold_for_share(model: ImageClassifier, keep: float) -> float:
@@ -231,11 +215,6 @@ def _fine_tune(
 @torch.no_grad()
 def milliseconds(dense: nn.Module, small: nn.Module, x: Tensor) -> tuple[float, float]:
     """Median time of both, in turns."""
-    taken: tuple[list[float], list[float]] = ([], [])
-    for _ in range(23):
-        for network, times in zip((dense, small), taken, strict=True):
-            began = time.perf_counter()
-            network(x)
-            times.append(time.perf_counter() - began)
-    middle: list[Any] = [1e3 * sorted(times[3:])[10] for times in taken]
-    return middle[0], middle[1]
+    runs = (lambda: dense(x), lambda: small(x))
+    taken = in_turns(runs, rounds=(21, 21), seconds=0.0)
+    return 1e3 * statistics.median(taken[0]), 1e3 * statistics.median(taken[1])

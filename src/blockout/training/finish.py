@@ -120,19 +120,24 @@ def load_trained(
         raise RunError(
             f"the run in {folder} is not finished; the same `blockout train` continues it"
         )
-    about = files.read_json(folder / files.MODEL)
-    if about.get("format") != FORMAT:
-        raise RunError(f"{folder / files.MODEL} was written by another version of blockout")
-    model = from_description(about["model"], trunk)
+    return read_trained(folder / files.MODEL, folder / weights, trunk)
+
+
+def read_trained(about: Path, weights: Path, trunk: nn.Module | None = None) -> TrainedModel:
+    """A network from its description and its weights; what is missing or damaged is named."""
+    said = files.read_json(about)
+    if said.get("format") != FORMAT:
+        raise RunError(f"{about} was written by another version of blockout")
+    model = from_description(said["model"], trunk)
     try:
-        model.load_state_dict(load_file(folder / weights))
+        model.load_state_dict(load_file(weights))
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise RunError(f"{folder / weights} is missing or damaged: {error}") from error
-    groups = about["groups"]
+        raise RunError(f"{weights} is missing or damaged: {error}") from error
+    groups = said["groups"]
     return TrainedModel(
         model.eval().to(memory_format=torch.channels_last),  # pyright: ignore
-        tuple(about["classes"]), None if groups is None else tuple(groups),
-        about["image_size"], tuple(about["mean"]), tuple(about["std"]), about.get("images"),
+        tuple(said["classes"]), None if groups is None else tuple(groups),
+        said["image_size"], tuple(said["mean"]), tuple(said["std"]), said.get("images"),
     )  # fmt: skip
 
 
