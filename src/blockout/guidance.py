@@ -5,7 +5,7 @@ The paper's loss alone leaves the network nearly dense and its groups of classes
 
 - a **budget**: logits are shifted so that a node belongs to so many clusters on average, falling
   from where they start to a target;
-- an **affinity**: classes that the network finds alike are drawn into the same clusters;
+- an **affinity**: classes that the network takes for each other are put into the same clusters;
 - **settling**: memberships become zeros and ones, and the rest of the training has a fixed
   structure, so that cutting the network along it afterwards changes nothing.
 
@@ -22,20 +22,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from blockout.affinity import balanced, fitting_codes, similarity_of
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.masking import block_mask
 from blockout.memberships import Estimator, Memberships
 
 Shift = Literal["all", "cluster", "both"]
 MEMORY = 0.05
-"""Share of the training over which the features of a class are averaged."""
-CLASS_RATE = 0.01
-"""Share of the loss's gradient that moves the memberships of classes where affinity leads them: the
-loss hardly cares which classes share a branch, and its noise would decide."""
+"""Share of the training over which the predictions for a class are averaged."""
 FARTHEST = 100.0
 """No shift of logits is larger: P is 0 or 1 there."""
-REFRESHES = 100
-"""How often in a training the similarity of classes is computed anew."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +41,21 @@ class Guidance:
     budget: float = 1.25
     """Clusters that a hidden node belongs to on average in the end; fewer make it smaller."""
     class_budget: float = 1.5
-    """Clusters that a class belongs to on average in the end; each has at least one."""
+    """Clusters that a class belongs to on average in the end, at most; each has at least one."""
     shift: Shift = "both"
     """What meets the budget: all logits of a set of nodes are shifted alike (all), those of each
     cluster (cluster: equal branches), or of each node and each cluster in turn (both)."""
-    affinity: float = 300.0
-    """How strongly classes that are alike are drawn into the same clusters; 0 for not at all."""
+    affinity: bool = True
+    """Classes that are alike get the same clusters; false: the loss alone decides."""
     learn_from: float = 0.05
     """When memberships begin to learn; before, features are mostly noise."""
     budget_by: float = 0.3
     """When the budget is reached; it falls evenly from the beginning."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 for never."""
+    group_at: float = 0.45
+    """When classes get the clusters of those they are alike, and keep them; later the network knows
+    better which are, earlier it has longer to learn with them."""
     estimator: Estimator = "two-sided"
     """How memberships learn from the loss: eq9 as printed in the paper, or two-sided."""
 
@@ -67,11 +66,14 @@ class Guidance:
                 "learn_from, budget_by and settle_at must be shares of the training in this order, "
                 f"between 0 and 1, got {', '.join(f'{t:g}' for t in times)}"
             )
+        if not self.learn_from < self.group_at < 1:
+            raise ValueError(
+                f"group_at must lie between learn_from ({self.learn_from:g}) and 1, "
+                f"got {self.group_at:g}"
+            )
         for name, value in (("budget", self.budget), ("class_budget", self.class_budget)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number of clusters, got {value:g}")
-        if not 0 <= self.affinity < math.inf:
-            raise ValueError(f"affinity must not be negative, got {self.affinity:g}")
         for name, value, known in (
             ("shift", self.shift, get_args(Shift)),
             ("estimator", self.estimator, get_args(Estimator)),
@@ -106,7 +108,8 @@ class Guide:
             where the last Blockout layer does not give the classes: then there is no affinity.
         similarity: of the classes (classes, classes), known beforehand; or one group a class, as
             superclasses. By default the network's own: the cosine of the centred running means of
-            what its first Blockout layer sees of each class.
+            what it predicts for each class, so classes are alike that it takes for each other and
+            for the same others.
 
     With several processes (``torch.distributed``) the means are those over all of them. What a
     checkpoint needs is in ``state_dict``.
@@ -134,56 +137,63 @@ class Guide:
         for m in self.sets:
             m.estimator = self.guidance.estimator
         self.start = [m.logits.detach().clone() for m in self.sets]
-        self._features: list[Tensor] = []
+        self._predicted: list[Tensor] = []
         self.sums: Tensor | None = None
         self.counts: Tensor | None = None
         self.similarity = None if similarity is None else _given(similarity, self.classes)
         self._hooks: list[RemovableHandle] = []
         self._observes = self.similarity is None and self._has_affinity
-        if self._has_affinity and self.classes is not None:
-            self._hooks.append(self.classes.logits.register_hook(_slowed))
         if self._observes:
-            self._hooks.append(self.layers[0].register_forward_pre_hook(self._observe))
+            says_classes = next(m for m in self.layers if m.outputs is self.classes)
+            self._hooks.append(says_classes.register_forward_hook(self._observe))
 
     @property
     def _has_affinity(self) -> bool:
-        return self.guidance.affinity > 0 and self.classes in self.sets
+        return self.guidance.affinity and self.classes in self.sets
 
     @property
     def settled(self) -> bool:
-        """Whether the structure is fixed by now."""
-        return self.done >= self._settling and self.guidance.settle_at < 1
+        """Whether the whole structure is fixed by now."""
+        return self.fixed == len(self.sets)
 
     @property
-    def _settling(self) -> int:
-        """The step that settles; in the shortest training the first that learns."""
+    def fixed(self) -> int:
+        """How many sets of nodes have the memberships they will keep."""
+        return sum(self.done >= self._due(m) for m in self.sets)
+
+    def _due(self, m: Memberships) -> float:
+        """The step that settles a set of nodes; in the shortest training the first that learns."""
         g = self.guidance
-        return max(self._at(g.settle_at), self._at(g.learn_from) + 1)
+        share = g.group_at if self._is_led(m) else g.settle_at
+        return max(self._at(share), self._at(g.learn_from) + 1) if share < 1 else math.inf
+
+    def _is_led(self, m: Memberships) -> bool:
+        """Whether likeness decides, and neither loss nor shifts."""
+        return self._has_affinity and m is self.classes
 
     def close(self) -> None:
-        """Lets go of the model's features and gradients; for who stops before it is settled."""
+        """Looks at no more predictions; for who stops before it is settled."""
         for hook in self._hooks:
             hook.remove()
 
     @torch.no_grad()
     def step(self, labels: Int64[Tensor, "n"] | None = None) -> None:
         """After a step of the optimiser: notes what was seen, moves the logits, settles in time."""
-        g = self.guidance
         if self._observes and not self.settled:
-            self._learn_features(labels)
+            self._learn_from_predictions(labels)
         self.done += 1
-        if self.done <= self._at(g.learn_from):
-            for m, start in zip(self.sets, self.start, strict=True):
-                m.logits.copy_(start)
-            return
-        if self.done > self._settling and g.settle_at < 1:
-            self._stay_settled()
-            return
-        self._attract()
+        learning = self.done > self._at(self.guidance.learn_from)
         for m, start in zip(self.sets, self.start, strict=True):
-            self._meet_budget(m, start)
+            if self.done > self._due(m):
+                _stay_settled(m)
+            elif not learning or self._is_led(m):
+                m.logits.copy_(start)
+            else:
+                self._meet_budget(m, start)
+        due = [m for m in self.sets if self.done == self._due(m)]
+        if due:
+            settle(self.layers, {m: self._chosen(m) for m in due})
         if self.settled:
-            settle(self.layers, {m: self._chosen(m) for m in self.sets})
             self.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,33 +214,34 @@ class Guide:
         if self.settled:
             self.close()
 
-    # --- what classes look like -----------------------------------------------------------------
+    # --- which classes are alike ----------------------------------------------------------------
 
-    def _observe(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def _observe(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         recomputing = torch._C._current_graph_task_id() != -1
         if layer.training and not recomputing and not self.settled:
-            x = inputs[0].detach()
-            self._features.append(x.mean((2, 3)) if x.dim() == 4 else x.flatten(1))
+            logits = output.detach()
+            logits = logits.mean((2, 3)) if logits.dim() == 4 else logits
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            self._predicted.append(logits.to(wide).softmax(1))
 
-    def _learn_features(self, labels: Tensor | None) -> None:
+    def _learn_from_predictions(self, labels: Tensor | None) -> None:
         assert self.classes is not None
-        features = torch.cat(self._features) if self._features else torch.empty(0, 0)
-        self._features.clear()
-        if labels is None or len(labels) != len(features):
+        n = self.classes.nodes
+        predicted = torch.cat(self._predicted) if self._predicted else torch.empty(0, n)
+        self._predicted.clear()
+        if labels is None or len(labels) != len(predicted):
             got = "none" if labels is None else str(len(labels))
             raise ValueError(
-                f"guide.step takes the labels of the {len(features)} examples since the last step, "
-                f"got {got}; without labels write Guidance(affinity=0)"
+                f"guide.step takes the labels of the {len(predicted)} examples since the last "
+                f"step, got {got}; without labels write Guidance(affinity=False)"
             )
-        n = self.classes.nodes
         if int(labels.min()) < 0 or int(labels.max()) >= n:
             raise ValueError(
                 f"labels must lie between 0 and {n - 1}, got {int(labels.min())} to "
                 f"{int(labels.max())}; where the last Blockout layer does not give the classes "
                 "write Guide(..., classes=None)"
             )
-        features = features.to(torch.promote_types(features.dtype, torch.float32))
-        sums = features.new_zeros(n, features.shape[1]).index_add_(0, labels, features)
+        sums = predicted.new_zeros(n, n).index_add_(0, labels, predicted)
         counts = torch.bincount(labels, minlength=n).to(sums)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
@@ -238,19 +249,12 @@ class Guide:
         keep = math.exp(-1 / max(MEMORY * self.steps, 1))
         self.sums = sums if self.sums is None else self.sums.mul_(keep).add_(sums)
         self.counts = counts if self.counts is None else self.counts.mul_(keep).add_(counts)
-        if self.done % max(self.steps // REFRESHES, 1) == 0:
-            self.similarity = similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
 
-    def _attract(self) -> None:
-        """Ascent along sum_ab S_ab P_a . P_b, by the same way in all however long the training."""
-        if not self._has_affinity or self.similarity is None:
-            return
-        assert self.classes is not None
-        p = self.classes.probabilities
-        s = self.similarity.to(p)
-        pull = s @ (p - p.mean(0)) / s.abs().sum(1, keepdim=True).clamp_min(1e-12)
-        share = 1 / max(self._at(self.guidance.budget_by) - self._at(self.guidance.learn_from), 1)
-        self.classes.logits.add_(self.guidance.affinity * share * pull)
+    def _alike(self) -> Tensor:
+        if self.similarity is not None:
+            return self.similarity
+        assert self.sums is not None and self.counts is not None
+        return similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
 
     # --- how many clusters ----------------------------------------------------------------------
 
@@ -276,7 +280,11 @@ class Guide:
                 m.logits[poor] = rows
 
     def _chosen(self, m: Memberships) -> Tensor:
-        """As many ones in each cluster as P has there, the most probable; one for each class."""
+        """Of classes, what fits their likeness; of others, as many ones in each cluster as P has
+        there, the most probable. One for each class."""
+        if self._is_led(m):
+            codes = fitting_codes(self._alike(), m.clusters, max(self.guidance.class_budget, 1))
+            return codes.to(m.logits)
         p = m.probabilities
         counts = p.sum(0).round().long()
         rank = p.argsort(dim=0, descending=True, stable=True).argsort(dim=0)
@@ -285,11 +293,6 @@ class Guide:
             homeless = chosen.sum(1) == 0
             chosen[homeless, p[homeless].argmax(1)] = 1
         return chosen
-
-    def _stay_settled(self) -> None:
-        """What momentum or decay moved is put back."""
-        for m in self.sets:
-            m.settle((m.logits > 0).to(m.logits))
 
     def _at(self, share: float) -> int:
         return round(share * self.steps)
@@ -310,19 +313,6 @@ def settle(layers: Sequence[BlockoutLayer], assignments: dict[Memberships, Tenso
         layer.weight.copy_(torch.where(mask > 0, weight / mask.clamp_min(1e-12), layer.weight))
 
 
-def similarity_of(means: Float[Tensor, "classes features"]) -> Float[Tensor, "classes classes"]:
-    """Cosine of centred rows, without its diagonal and its mean.
-
-    >>> similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
-    tensor([[ 0.0000,  1.3333, -0.6667, -0.6667],
-            [ 1.3333,  0.0000, -0.6667, -0.6667],
-            [-0.6667, -0.6667,  0.0000,  1.3333],
-            [-0.6667, -0.6667,  1.3333,  0.0000]])
-    """
-    unit = nn.functional.normalize(means - means.mean(0), dim=1)
-    return _balanced(unit @ unit.T)
-
-
 def shift_to(logits: Tensor, total: float, dims: tuple[int, ...]) -> None:
     """Adds one number along ``dims`` so that the probabilities sum to ``total`` there, in place.
 
@@ -340,8 +330,9 @@ def shift_to(logits: Tensor, total: float, dims: tuple[int, ...]) -> None:
     logits.add_((low + high) / 2)
 
 
-def _slowed(gradient: Tensor) -> Tensor:
-    return gradient * CLASS_RATE
+def _stay_settled(m: Memberships) -> None:
+    """What momentum or decay moved is put back."""
+    m.settle((m.logits > 0).to(m.logits))
 
 
 def _given(similarity: Tensor | Sequence[int], classes: Memberships | None) -> Tensor:
@@ -357,13 +348,4 @@ def _given(similarity: Tensor | Sequence[int], classes: Memberships | None) -> T
         )
     if not table.isfinite().all():
         raise ValueError("similarity must be finite numbers")
-    return _balanced(table.to(classes.logits))
-
-
-def _balanced(table: Tensor) -> Tensor:
-    """Symmetric, without diagonal, and zero on average beside it: neither pull nor push in all."""
-    table = (table + table.T) / 2
-    n = len(table)
-    beside = ~torch.eye(n, dtype=torch.bool, device=table.device)
-    mean = table[beside].mean() if n > 1 else table.new_zeros(())
-    return torch.where(beside, table - mean, 0.0)
+    return balanced(table.to(classes.logits))

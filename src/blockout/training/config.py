@@ -54,9 +54,9 @@ class OptimisationConfig:
     """The paper's rule: memberships learn from the loss by Eq. 9 alone. Otherwise they are guided:
     towards few clusters, alike classes together, and a structure that is fixed early. Default:
     true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
-    affinity_from: Literal["features", "groups"] = "features"
-    """Which classes are alike: those of similar features in this training, or of the same group in
-    the data (superclasses, nested folders)."""
+    affinity_from: Literal["predictions", "groups"] = "predictions"
+    """Which classes are alike: those that this training takes for each other, or of the same group
+    in the data (superclasses, nested folders)."""
     seed: int = 0
     """Decides initial weights, draws, order and augmentation."""
 

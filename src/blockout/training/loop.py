@@ -205,10 +205,11 @@ class Training:
 
     def _guide_memberships(self, guide: Guide, y: Tensor) -> None:
         """Beyond the paper: budget, affinity, settling."""
-        before = guide.settled
+        before = guide.fixed
         guide.step(y)
-        if guide.settled and not before:
-            self.narrator.say(f"step {self.position.step + 1}: the structure is settled")
+        if guide.fixed > before:
+            what = "structure is" if guide.settled else "hidden nodes are"
+            self.narrator.say(f"step {self.position.step + 1}: the {what} settled")
             if self.averaged is not None:  # an average over both sides of this would be neither
                 self.averaged.module.load_state_dict(self.module.state_dict())
 

@@ -1,0 +1,169 @@
+"""Which classes are alike, and codes that say so: subsets of clusters, alike where classes are."""
+
+import math
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+CROWDING = 0.5
+"""What a class pays for each share of the other classes that are in its clusters already: clusters
+become more even, and no class has a second one for little."""
+STARTS = 8
+"""From how many random codes the search begins; the best end wins."""
+SWEEPS = 30
+"""How often, at most, every class chooses anew."""
+MOST_CANDIDATES = 5000
+"""No more codes are compared: with very many clusters only small codes."""
+
+Table = Float[Tensor, "classes classes"]
+Codes = Float[Tensor, "classes clusters"]
+
+
+def similarity_of(means: Float[Tensor, "classes features"]) -> Table:
+    """Cosine of centred rows, without its diagonal and its mean.
+
+    >>> similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
+    tensor([[ 0.0000,  1.3333, -0.6667, -0.6667],
+            [ 1.3333,  0.0000, -0.6667, -0.6667],
+            [-0.6667, -0.6667,  0.0000,  1.3333],
+            [-0.6667, -0.6667,  1.3333,  0.0000]])
+    """
+    unit = _directions(means)
+    return balanced(unit @ unit.T)
+
+
+def balanced(table: Table) -> Table:
+    """Symmetric, without diagonal, and zero on average beside it: neither pull nor push in all."""
+    table = (table + table.T) / 2
+    beside = _beside(len(table)).to(table.device)
+    mean = table[beside].mean() if len(table) > 1 else table.new_zeros(())
+    return torch.where(beside, table - mean, 0.0)
+
+
+def fitting_codes(similarity: Table, clusters: int, budget: float, seed: int = 0) -> Codes:
+    """Zeros and ones whose likeness (cosine of centred rows) fits the similarity of classes.
+
+    Each class has a cluster, and all together have no more than ``budget`` a class on average. Of
+    all such codes it is a good one, not surely the best: from several random starts each class in
+    turn takes the code with the least squared error, until none wants another.
+
+    >>> alike = similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
+    >>> code = fitting_codes(alike, clusters=2, budget=1)
+    >>> bool((code[0] == code[1]).all()), bool((code[0] == code[2]).any()), code.sum(1).tolist()
+    (True, False, [1.0, 1.0, 1.0, 1.0])
+    """
+    n, device = len(similarity), similarity.device
+    target = similarity.to("cpu", torch.float64)
+    beside = target[_beside(n)]
+    if n < 2 or clusters < 2 or float(beside.std()) == 0:
+        return _in_turn(n, clusters).to(similarity)
+    target = target / beside.std()
+    candidates = _candidates(clusters, budget)
+    chance = torch.Generator().manual_seed(seed)
+    ends = []
+    for _ in range(STARTS):
+        start = candidates[torch.randint(len(candidates), (n,), generator=chance)]
+        search = _Search(target, candidates, start, budget)
+        search.run(chance)
+        ends.append((search.fit(), search.codes))
+    return max(ends, key=lambda end: end[0])[1].to(similarity.dtype).to(device)
+
+
+class _Search:
+    """Coordinate descent: the codes, their directions, and the price of a membership."""
+
+    def __init__(self, target: Table, candidates: Codes, start: Codes, budget: float) -> None:
+        self.target, self.candidates, self.budget = target, candidates, budget
+        self.codes, self.price = start.clone(), 0.0
+
+    def run(self, chance: torch.Generator) -> None:
+        n = len(self.codes)
+        for _ in range(SWEEPS):
+            before = self.codes.clone()
+            self._look()
+            for a in torch.randperm(n, generator=chance).tolist():
+                self._take(a, int(self._worth(a).argmax()))
+            over = float(self.codes.sum()) / n - self.budget
+            self.price = max(self.price + over, 0.0)
+            if over <= 0 and torch.equal(before, self.codes):
+                break
+        self._keep_budget()
+
+    def fit(self) -> float:
+        """Of the target's variance, what the codes explain, less what crowding costs."""
+        n = len(self.codes)
+        self._look()
+        alike = self.unit @ self.unit.T
+        beside = _beside(n)
+        explained = torch.corrcoef(torch.stack([alike[beside], self.target[beside]]))[0, 1]
+        return float(explained) if bool(explained.isfinite()) else -math.inf
+
+    def _look(self) -> None:
+        """Takes the mean code as it is now; within a sweep it stays."""
+        self.mean = self.codes.mean(0)
+        self.unit = normalize(self.codes - self.mean, dim=1)
+        self.options = normalize(self.candidates - self.mean, dim=1)
+        self.spread = self.unit.T @ self.unit
+        alike = self.unit @ self.unit.T
+        alike.fill_diagonal_(0)
+        size = float(alike.square().sum())
+        self.scale = max(float((alike * self.target).sum()) / size, 1.0) if size else 1.0
+
+    def _worth(self, a: int) -> Float[Tensor, " candidates"]:
+        """Of each code for one class: how much smaller the squared error, less what it pays."""
+        n, own = len(self.codes), self.unit[a]
+        others = self.spread - torch.outer(own, own)
+        agrees = self.options @ (self.unit.T @ self.target[a])
+        size = ((self.options @ others) * self.options).sum(1)
+        load = (self.codes.sum(0) - self.codes[a]) / n
+        paid = self.candidates @ (CROWDING * load + self.price)
+        return (2 * self.scale * agrees - self.scale**2 * size) / n - paid
+
+    def _take(self, a: int, choice: int) -> None:
+        old, new = self.unit[a], self.options[choice]
+        self.spread += torch.outer(new, new) - torch.outer(old, old)
+        self.codes[a], self.unit[a] = self.candidates[choice], new
+
+    def _keep_budget(self) -> None:
+        """Where the price did not suffice, who loses least takes a code of fewer clusters."""
+        sizes = self.candidates.sum(1)
+        while float(self.codes.sum()) > max(self.budget, 1.0) * len(self.codes) + 1e-9:
+            self._look()
+            best: tuple[float, int, int] = (-math.inf, -1, -1)
+            for a in (self.codes.sum(1) > 1).nonzero().flatten().tolist():
+                worth = self._worth(a).where(sizes < self.codes[a].sum(), -math.inf)
+                now = self._worth(a)[(self.candidates == self.codes[a]).all(1)]
+                gain = float(worth.max() - now.max())
+                best = max(best, (gain, a, int(worth.argmax())))
+            self._take(best[1], best[2])
+
+
+def _candidates(clusters: int, budget: float) -> Codes:
+    """Subsets of one cluster, of two, and of more where the budget allows."""
+    most, count = 1, clusters
+    while most < min(clusters, max(2, math.ceil(budget))):
+        count += math.comb(clusters, most + 1)
+        if count > MOST_CANDIDATES:
+            break
+        most += 1
+    subsets = [s for size in range(1, most + 1) for s in combinations(range(clusters), size)]
+    codes = torch.zeros(len(subsets), clusters, dtype=torch.float64)
+    for row, subset in zip(codes, subsets, strict=True):
+        row[list(subset)] = 1
+    return codes
+
+
+def _in_turn(n: int, clusters: int) -> Codes:
+    """One cluster each, all clusters alike: where nothing says which classes belong together."""
+    return torch.eye(clusters)[torch.arange(n) % clusters]
+
+
+def _directions(rows: Tensor) -> Tensor:
+    return normalize(rows - rows.mean(0), dim=1)
+
+
+def _beside(n: int) -> Tensor:
+    return ~torch.eye(n, dtype=torch.bool)
