@@ -16,17 +16,16 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockout import Guidance, Guide, parameter_groups
-from blockout.analysis import agreement, class_groups, similarities
+from blockout import Guidance, Guide, Structure, parameter_groups, to_branches
+from blockout.compact import multiply_adds
 from blockout.data import ImageData, load
-from blockout.layers import BlockoutLayer
-from blockout.masking import block_mask
 from blockout.models import Head
 from blockout.training import TrainConfig, load_trained
 from blockout.training.files import CONFIG, read_json, write_json
 from blockout.training.records import environment
 
 BATCH, RATE, VERSIONS = 256, 0.4, 1
+THRESHOLD = 0.5
 
 
 @torch.no_grad()
@@ -67,7 +66,7 @@ def train_head(
 
 
 @torch.no_grad()
-def accuracy(head: Head, seen: dict[str, Tensor]) -> float:
+def accuracy(head: torch.nn.Module, seen: dict[str, Tensor]) -> float:
     """On the test images, in per cent, with statistics measured under the weights it has now."""
     norms = [m for m in head.modules() if isinstance(m, torch.nn.BatchNorm1d)]
     head.eval()
@@ -81,36 +80,19 @@ def accuracy(head: Head, seen: dict[str, Tensor]) -> float:
     return 100 * float((head(seen["test_x"]).argmax(1) == seen["test_y"]).float().mean())
 
 
-@torch.no_grad()
-def cut(head: Head) -> dict[str, float]:
-    """Sets weights between nodes that share no cluster to zero; returns what is left of a layer."""
-    left = {}
-    layers = {n: m for n, m in head.named_children() if isinstance(m, BlockoutLayer)}
-    for name, layer in layers.items():
-        c_out, c_in = ((m.probabilities >= 0.5).float() for m in (layer.outputs, layer.inputs))
-        shared = block_mask(c_out, c_in) > 0
-        layer.weight.mul_(shared)
-        left[name] = float(shared.float().mean())
-    return left
-
-
 def row(seen: dict[str, Tensor], data: ImageData, nodes: int, steps: int, seed: int,
         guidance: Guidance | None) -> dict[str, Any]:  # fmt: skip
     torch.manual_seed(seed)
     head = Head(seen["x"].shape[1], len(data.classes), nodes=nodes, clusters=6)
     train_head(seen, head, steps, guidance, seed)
-    trained = accuracy(head, seen)
-    p = head.get_submodule("classifier.outputs").probabilities.detach().numpy()  # pyright: ignore
-    groups = data.groups or tuple(range(len(data.classes)))
-    agreed = agreement(class_groups(p, len(set(groups))), groups, alike=similarities(p))
-    left = cut(head)
-    fc1 = seen["x"].shape[1] * nodes
-    sizes = {"fc2": nodes * nodes, "classifier": nodes * len(data.classes)}
-    kept = fc1 + sum(left[name] * size for name, size in sizes.items())
+    structure = Structure.from_model(head, THRESHOLD, data.classes, taxonomy=data.groups)
+    compact = to_branches(head, THRESHOLD, measure=False)
+    example = seen["x"][:1]
     return {
-        "accuracy": trained, "cut": accuracy(head, seen), **left,
-        "multiply_adds": kept / (fc1 + sum(sizes.values())),
-        "auc": None if data.groups is None else agreed.auc, "seed": seed,
+        "accuracy": accuracy(head, seen), "cut": accuracy(compact, seen),
+        **{cost.layer.name: cost.left for cost in structure.costs},
+        "multiply_adds": multiply_adds(compact, example) / multiply_adds(head, example),
+        "auc": None if data.groups is None else structure.agreement().auc, "seed": seed,
     }  # fmt: skip
 
 

@@ -13,6 +13,8 @@ CROWDING = 0.5
 become more even, and no class has a second one for little."""
 STARTS = 8
 """From how many random codes the search begins; the best end wins."""
+LOYALTY = 0.01
+"""By how much other codes must be better to replace earlier ones."""
 SWEEPS = 30
 """How often, at most, every class chooses anew."""
 MOST_CANDIDATES = 5000
@@ -43,12 +45,15 @@ def balanced(table: Table) -> Table:
     return torch.where(beside, table - mean, 0.0)
 
 
-def fitting_codes(similarity: Table, clusters: int, budget: float, seed: int = 0) -> Codes:
+def fitting_codes(
+    similarity: Table, clusters: int, budget: float, *, near: Codes | None = None, seed: int = 0
+) -> Codes:
     """Zeros and ones whose likeness (cosine of centred rows) fits the similarity of classes.
 
     Each class has a cluster, and all together have no more than ``budget`` a class on average. Of
     all such codes it is a good one, not surely the best: from several random starts each class in
-    turn takes the code with the least squared error, until none wants another.
+    turn takes the code with the least squared error, until none wants another. What is found from
+    ``near``, earlier codes, is preferred unless another is clearly better.
 
     >>> alike = similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
     >>> code = fitting_codes(alike, clusters=2, budget=1)
@@ -64,11 +69,14 @@ def fitting_codes(similarity: Table, clusters: int, budget: float, seed: int = 0
     candidates = _candidates(clusters, budget)
     chance = torch.Generator().manual_seed(seed)
     ends = []
-    for _ in range(STARTS):
+    for i in range(STARTS + 1):
         start = candidates[torch.randint(len(candidates), (n,), generator=chance)]
+        if i == 0 and near is not None:
+            start = near.to(target)
         search = _Search(target, candidates, start, budget)
         search.run(chance)
-        ends.append((search.fit(), search.codes))
+        loyal = LOYALTY if i == 0 and near is not None else 0
+        ends.append((search.quality() + loyal, search.codes))
     return max(ends, key=lambda end: end[0])[1].to(similarity.dtype).to(device)
 
 
@@ -92,14 +100,14 @@ class _Search:
                 break
         self._keep_budget()
 
-    def fit(self) -> float:
-        """Of the target's variance, what the codes explain, less what crowding costs."""
-        n = len(self.codes)
+    def quality(self) -> float:
+        """What every class has of its code, on average: see ``_worth``, without the price."""
         self._look()
         alike = self.unit @ self.unit.T
-        beside = _beside(n)
-        explained = torch.corrcoef(torch.stack([alike[beside], self.target[beside]]))[0, 1]
-        return float(explained) if bool(explained.isfinite()) else -math.inf
+        alike.fill_diagonal_(0)
+        explained = 2 * self.scale * alike * self.target - (self.scale * alike).square()
+        crowded = self.codes.mean(0).square().sum()
+        return float(explained.mean() - CROWDING * crowded)
 
     def _look(self) -> None:
         """Takes the mean code as it is now; within a sweep it stays."""

@@ -30,6 +30,8 @@ from blockout.memberships import Estimator, Memberships
 Shift = Literal["all", "cluster", "both"]
 MEMORY = 0.05
 """Share of the training over which the predictions for a class are averaged."""
+LOOK_AGAIN = 0.05
+"""Share of the training after which the codes of classes are chosen anew."""
 FARTHEST = 100.0
 """No shift of logits is larger: P is 0 or 1 there."""
 
@@ -38,7 +40,7 @@ FARTHEST = 100.0
 class Guidance:
     """What a ``Guide`` aims at, and when; times are shares of the training."""
 
-    budget: float = 1.25
+    budget: float = 1.15
     """Clusters that a hidden node belongs to on average in the end; fewer make it smaller."""
     class_budget: float = 1.5
     """Clusters that a class belongs to on average in the end, at most; each has at least one."""
@@ -53,7 +55,7 @@ class Guidance:
     """When the budget is reached; it falls evenly from the beginning."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 for never."""
-    group_at: float = 0.45
+    group_at: float = 0.5
     """When classes get the clusters of those they are alike, and keep them; later the network knows
     better which are, earlier it has longer to learn with them."""
     estimator: Estimator = "two-sided"
@@ -140,6 +142,7 @@ class Guide:
         self._predicted: list[Tensor] = []
         self.sums: Tensor | None = None
         self.counts: Tensor | None = None
+        self.codes: Tensor | None = None
         self.similarity = None if similarity is None else _given(similarity, self.classes)
         self._hooks: list[RemovableHandle] = []
         self._observes = self.similarity is None and self._has_affinity
@@ -186,8 +189,10 @@ class Guide:
         for m, start in zip(self.sets, self.start, strict=True):
             if self.done > self._due(m):
                 _stay_settled(m)
-            elif not learning or self._is_led(m):
+            elif not learning:
                 m.logits.copy_(start)
+            elif self._is_led(m):
+                self._lead(m, start)
             else:
                 self._meet_budget(m, start)
         due = [m for m in self.sets if self.done == self._due(m)]
@@ -199,7 +204,7 @@ class Guide:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers that a continued training needs."""
         return {
-            "done": self.done, "sums": self.sums, "counts": self.counts,
+            "done": self.done, "sums": self.sums, "counts": self.counts, "codes": self.codes,
             "similarity": self.similarity, "start": self.start,
         }  # fmt: skip
 
@@ -207,9 +212,9 @@ class Guide:
         """The state of a ``Guide`` of the same model, on whatever device this one is."""
         device = self.start[0].device
         self.done, self.start = state["done"], [t.to(device) for t in state["start"]]
-        self.sums, self.counts, self.similarity = (
+        self.sums, self.counts, self.codes, self.similarity = (
             None if state[name] is None else state[name].to(device)
-            for name in ("sums", "counts", "similarity")
+            for name in ("sums", "counts", "codes", "similarity")
         )
         if self.settled:
             self.close()
@@ -256,6 +261,18 @@ class Guide:
         assert self.sums is not None and self.counts is not None
         return similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
 
+    def _lead(self, m: Memberships, start: Tensor) -> None:
+        """From where they start to the codes that fit, evenly; these are looked for again and
+        again, as the network learns."""
+        begin, due = self._at(self.guidance.learn_from), self._due(m)
+        if self.codes is None or (self.done - begin) % max(self._at(LOOK_AGAIN), 1) == 0:
+            budget = max(self.guidance.class_budget, 1)
+            found = fitting_codes(self._alike(), m.clusters, budget, near=self.codes)
+            self.codes = found.to(m.logits)
+        first = start.sigmoid()
+        share = min((self.done - begin) / (due - begin), 1)
+        m.logits.copy_((first + share * (self.codes - first)).logit(eps=1e-6))
+
     # --- how many clusters ----------------------------------------------------------------------
 
     def _meet_budget(self, m: Memberships, start: Tensor) -> None:
@@ -283,8 +300,8 @@ class Guide:
         """Of classes, what fits their likeness; of others, as many ones in each cluster as P has
         there, the most probable. One for each class."""
         if self._is_led(m):
-            codes = fitting_codes(self._alike(), m.clusters, max(self.guidance.class_budget, 1))
-            return codes.to(m.logits)
+            assert self.codes is not None
+            return self.codes
         p = m.probabilities
         counts = p.sum(0).round().long()
         rank = p.argsort(dim=0, descending=True, stable=True).argsort(dim=0)
