@@ -55,9 +55,8 @@ class Guidance:
     """When the budget is reached; it falls evenly from the beginning."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 for never."""
-    group_at: float = 0.5
-    """When classes get the clusters of those they are alike, and keep them; later the network knows
-    better which are, earlier it has longer to learn with them."""
+    group_at: float = 0.6
+    """Until when classes may still change their clusters, as the network learns which are alike."""
     estimator: Estimator = "two-sided"
     """How memberships learn from the loss: eq9 as printed in the paper, or two-sided."""
 
@@ -68,11 +67,8 @@ class Guidance:
                 "learn_from, budget_by and settle_at must be shares of the training in this order, "
                 f"between 0 and 1, got {', '.join(f'{t:g}' for t in times)}"
             )
-        if not self.learn_from < self.group_at < 1:
-            raise ValueError(
-                f"group_at must lie between learn_from ({self.learn_from:g}) and 1, "
-                f"got {self.group_at:g}"
-            )
+        if not 0 <= self.group_at <= 1:
+            raise ValueError(f"group_at must lie between 0 and 1, got {self.group_at:g}")
         for name, value in (("budget", self.budget), ("class_budget", self.class_budget)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number of clusters, got {value:g}")
@@ -165,10 +161,18 @@ class Guide:
         return sum(self.done >= self._due(m) for m in self.sets)
 
     def _due(self, m: Memberships) -> float:
-        """The step that settles a set of nodes; in the shortest training the first that learns."""
+        """The step after which a set of nodes keeps the memberships it has."""
+        return (
+            max(self._at(self.guidance.group_at), self._settling)
+            if self._is_led(m)
+            else (self._settling if self.guidance.settle_at < 1 else math.inf)
+        )
+
+    @property
+    def _settling(self) -> int:
+        """The step that settles; in the shortest training the first that learns."""
         g = self.guidance
-        share = g.group_at if self._is_led(m) else g.settle_at
-        return max(self._at(share), self._at(g.learn_from) + 1) if share < 1 else math.inf
+        return max(self._at(g.settle_at), self._at(g.learn_from) + 1)
 
     def _is_led(self, m: Memberships) -> bool:
         """Whether likeness decides, and neither loss nor shifts."""
@@ -195,7 +199,7 @@ class Guide:
                 self._lead(m, start)
             else:
                 self._meet_budget(m, start)
-        due = [m for m in self.sets if self.done == self._due(m)]
+        due = [m for m in self.sets if self.done == self._due(m) and not self._is_led(m)]
         if due:
             settle(self.layers, {m: self._chosen(m) for m in due})
         if self.settled:
@@ -262,16 +266,22 @@ class Guide:
         return similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
 
     def _lead(self, m: Memberships, start: Tensor) -> None:
-        """From where they start to the codes that fit, evenly; these are looked for again and
-        again, as the network learns."""
-        begin, due = self._at(self.guidance.learn_from), self._due(m)
-        if self.codes is None or (self.done - begin) % max(self._at(LOOK_AGAIN), 1) == 0:
+        """Evenly from where they start to the codes that fit, until others settle; then at once,
+        where the network has learned better which classes are alike."""
+        begin, settling = self._at(self.guidance.learn_from), self._settling
+        old, looks = self.codes, (self.done - begin) % max(self._at(LOOK_AGAIN), 1) == 0
+        if old is None or looks or self.done == self._due(m):
             budget = max(self.guidance.class_budget, 1)
-            found = fitting_codes(self._alike(), m.clusters, budget, near=self.codes)
-            self.codes = found.to(m.logits)
-        first = start.sigmoid()
-        share = min((self.done - begin) / (due - begin), 1)
-        m.logits.copy_((first + share * (self.codes - first)).logit(eps=1e-6))
+            self.codes = fitting_codes(self._alike(), m.clusters, budget, near=old).to(m.logits)
+        assert self.codes is not None
+        share = (self.done - begin) / (settling - begin)
+        if share < 1:
+            first = start.sigmoid()
+            m.logits.copy_((first + share * (self.codes - first)).logit())
+        elif self.done == settling or old is None or not torch.equal(old, self.codes):
+            settle(self.layers, {m: self.codes})
+        else:
+            _stay_settled(m)
 
     # --- how many clusters ----------------------------------------------------------------------
 
@@ -297,11 +307,7 @@ class Guide:
                 m.logits[poor] = rows
 
     def _chosen(self, m: Memberships) -> Tensor:
-        """Of classes, what fits their likeness; of others, as many ones in each cluster as P has
-        there, the most probable. One for each class."""
-        if self._is_led(m):
-            assert self.codes is not None
-            return self.codes
+        """As many ones in each cluster as P has there, the most probable; one for each class."""
         p = m.probabilities
         counts = p.sum(0).round().long()
         rank = p.argsort(dim=0, descending=True, stable=True).argsort(dim=0)
