@@ -189,19 +189,19 @@ class Guide:
         if self._observes and not self.settled:
             self._learn_from_predictions(labels)
         self.done += 1
-        learning = self.done > self._at(self.guidance.learn_from)
+        learning, fixing = self.done > self._at(self.guidance.learn_from), {}
         for m, start in zip(self.sets, self.start, strict=True):
             if self.done > self._due(m):
                 _stay_settled(m)
             elif not learning:
                 m.logits.copy_(start)
             elif self._is_led(m):
-                self._lead(m, start)
+                fixing |= self._lead(m, start)
             else:
                 self._meet_budget(m, start)
-        due = [m for m in self.sets if self.done == self._due(m) and not self._is_led(m)]
-        if due:
-            settle(self.layers, {m: self._chosen(m) for m in due})
+                fixing |= {m: self._chosen(m)} if self.done == self._due(m) else {}
+        if fixing:  # all at once: between two steps of rescaling weights could be any size
+            settle(self.layers, fixing)
         if self.settled:
             self.close()
 
@@ -265,23 +265,24 @@ class Guide:
         assert self.sums is not None and self.counts is not None
         return similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
 
-    def _lead(self, m: Memberships, start: Tensor) -> None:
+    def _lead(self, m: Memberships, start: Tensor) -> dict[Memberships, Tensor]:
         """Evenly from where they start to the codes that fit, until others settle; then at once,
-        where the network has learned better which classes are alike."""
-        begin, settling = self._at(self.guidance.learn_from), self._settling
-        old, looks = self.codes, (self.done - begin) % max(self._at(LOOK_AGAIN), 1) == 0
+        where the network has learned better which classes are alike. Returns what to settle."""
+        begin, old = self._at(self.guidance.learn_from), self.codes
+        looks = (self.done - begin) % max(self._at(LOOK_AGAIN), 1) == 0
         if old is None or looks or self.done == self._due(m):
             budget = max(self.guidance.class_budget, 1)
             self.codes = fitting_codes(self._alike(), m.clusters, budget, near=old).to(m.logits)
         assert self.codes is not None
-        share = (self.done - begin) / (settling - begin)
+        share = (self.done - begin) / (self._settling - begin)
         if share < 1:
             first = start.sigmoid()
             m.logits.copy_((first + share * (self.codes - first)).logit())
-        elif self.done == settling or old is None or not torch.equal(old, self.codes):
-            settle(self.layers, {m: self.codes})
+        elif share == 1 or old is None or not torch.equal(old, self.codes):
+            return {m: self.codes}
         else:
             _stay_settled(m)
+        return {}
 
     # --- how many clusters ----------------------------------------------------------------------
 
