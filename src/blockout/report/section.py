@@ -1,0 +1,45 @@
+"""What the page is made of: sections of words and figures, and the colours they share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
+"""Okabe and Ito's: told apart by colour-blind people too, on light and on dark."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One Plotly figure, as JSON.
+
+    Background, text and grid have no colours of their own: the page sets them for light and dark. A
+    trace that shows classes has ``meta={"classes": True}`` and ``customdata`` whose first column is
+    the index of the class, so that a class that is searched for is marked in all views.
+    """
+
+    id: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    note: str = ""
+    """A sentence below it, plain text."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading."""
+
+    id: str
+    title: str
+    lead: str
+    """What is to be seen and how to read it, for somebody who has not read the paper; plain text."""
+    body: str = ""
+    """HTML above the figures; whatever comes from a run is escaped in it."""
+    figures: tuple[Figure, ...] = ()
+
+
+def cluster_colour(cluster: int) -> str:
+    """The same colour for a cluster everywhere; they repeat where there are very many.
+
+    >>> cluster_colour(0) == cluster_colour(8)
+    True
+    """
+    return PALETTE[cluster % len(PALETTE)]
