@@ -30,7 +30,7 @@ class Section:
     id: str
     title: str
     lead: str
-    """What is to be seen and how to read it, for somebody who has not read the paper; plain text."""
+    """What is to be seen and how to read it, for who has not read the paper; plain text."""
     body: str = ""
     """HTML above the figures; whatever comes from a run is escaped in it."""
     figures: tuple[Figure, ...] = ()
