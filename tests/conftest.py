@@ -1,5 +1,8 @@
 """Settings for the whole suite: one thread, seeded chance, bounded hypothesis."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -22,6 +25,28 @@ def said(capsys):
         return code, *capsys.readouterr()
 
     return run_here
+
+
+@pytest.fixture
+def folder_of_a_run():
+    """Writes what a finished run leaves behind, as far as its structure is concerned."""
+
+    def write(folder: Path, classes, memberships, *, method="blockout", groups=None) -> Path:
+        from safetensors.torch import save_file
+
+        from blockout.training import files, finish
+
+        folder.mkdir(parents=True)
+        about = {
+            "format": finish.FORMAT, "model": {"head": {"method": method}}, "classes": classes,
+            "groups": groups, "group_names": None if groups is None else ["pet", "tree"],
+        }  # fmt: skip
+        for name, content in ((files.MODEL, about), (files.RESULT, {}), (files.CONFIG, {})):
+            (folder / name).write_text(json.dumps(content))
+        save_file(memberships, folder / files.MEMBERSHIPS)
+        return folder
+
+    return write
 
 
 @pytest.fixture(autouse=True)

@@ -4,30 +4,27 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from blockout import Structure
-from blockout.training import files, finish
+from blockout.training import files
 
 NAMES = ("cat", "dog", "oak", "fir", "elm", "ash")
 P = ((0.9, 0.1), (0.8, 0.2), (0.1, 0.7), (0.2, 0.9), (0.1, 0.9), (0.3, 0.8))
 
 
-def make_run(folder, *, method="blockout", names=NAMES, p=P):
-    folder.mkdir(parents=True)
-    about = {
-        "format": finish.FORMAT, "model": {"head": {"method": method}}, "classes": names,
-        "groups": [0, 0, 1, 1, 1, 1], "group_names": ["pet", "tree"],
-    }  # fmt: skip
-    for name, content in ((files.MODEL, about), (files.RESULT, {}), (files.CONFIG, {})):
-        (folder / name).write_text(json.dumps(content))
-    p = torch.tensor(p)
-    save_file({"P_0": p.clone(), "P_1": p.clone(), "P_2": p}, folder / files.MEMBERSHIPS)
-    return folder
+@pytest.fixture
+def make_run(folder_of_a_run):
+    """A folder as a finished run on six classes leaves it."""
+
+    def make(folder, *, method="blockout", names=NAMES, p=P):
+        sets = {name: torch.tensor(p) for name in ("P_0", "P_1", "P_2")}
+        return folder_of_a_run(folder, names, sets, method=method, groups=[0, 0, 1, 1, 1, 1])
+
+    return make
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(make_run, tmp_path):
     return make_run(tmp_path / "run")
 
 
@@ -81,7 +78,7 @@ def test_a_taxonomy_takes_the_place_of_the_datas_own(said, run, tmp_path):
     assert document["derived"]["agreement"]["auc"] < 1
 
 
-def test_another_run_is_compared(said, run, tmp_path):
+def test_another_run_is_compared(make_run, said, run, tmp_path):
     other = make_run(tmp_path / "other", p=[row[::-1] for row in P])
     code, out, _ = said("structure", run, "--against", other)
     assert code == 0 and "with correlation 1.00" in out
@@ -125,7 +122,9 @@ def test_wrong_usage_is_exit_2(said, arguments, complaint):
         ("{tmp}/short.csv", "is not JSON, or damaged"),
     ],
 )
-def test_what_a_user_can_mend_is_exit_1_and_one_line(said, run, tmp_path, arguments, complaint):
+def test_what_a_user_can_mend_is_exit_1_and_one_line(
+    make_run, said, run, tmp_path, arguments, complaint
+):
     make_run(tmp_path / "baseline", method="baseline")
     make_run(tmp_path / "others", names=("a", "b", "c", "d", "e", "f"))
     (make_run(tmp_path / "unfinished") / files.RESULT).unlink()
