@@ -90,3 +90,16 @@ def test_where_nothing_is_alike_clusters_are_shared_out_evenly():
     assert fitting_codes(torch.zeros(7, 7), 3, 1).sum(0).tolist() == [3, 2, 2]
     assert fitting_codes(torch.zeros(1, 1), 3, 1).sum() == 1
     assert fitting_codes(alike_by(groups_of(2, 2)), 1, 1).tolist() == [[1.0]] * 4
+
+
+@given(seed=st.integers(0, 2**31), moved=st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_clusters_keep_their_numbers_where_classes_stay(seed, moved):
+    """Groups that change little are found in the clusters they had, whatever their numbers."""
+    chance = torch.Generator().manual_seed(seed)
+    groups = groups_of(5, 5, 5, 5)
+    near = torch.eye(4)[torch.randperm(4, generator=chance)][groups]
+    now = groups.clone()
+    now[:moved] = 1
+    found = fitting_codes(alike_by(now), 4, budget=1, near=near, seed=seed % 7)
+    assert (found != near).any(1).sum() == moved

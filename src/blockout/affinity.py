@@ -13,7 +13,7 @@ CROWDING = 0.5
 become more even, and no class has a second one for little."""
 STARTS = 8
 """From how many random codes the search begins; the best end wins."""
-LOYALTY = 0.01
+LOYALTY = 0.02
 """By how much other codes must be better to replace earlier ones."""
 SWEEPS = 30
 """How often, at most, every class chooses anew."""
@@ -53,7 +53,8 @@ def fitting_codes(
     Each class has a cluster, and all together have no more than ``budget`` a class on average. Of
     all such codes it is a good one, not surely the best: from several random starts each class in
     turn takes the code with the least squared error, until none wants another. What is found from
-    ``near``, earlier codes, is preferred unless another is clearly better.
+    ``near``, earlier codes, is preferred unless another is clearly better; clusters are numbered so
+    that as many classes as possible stay where they were.
 
     >>> alike = similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
     >>> code = fitting_codes(alike, clusters=2, budget=1)
@@ -77,7 +78,10 @@ def fitting_codes(
         search.run(chance)
         loyal = LOYALTY if i == 0 and near is not None else 0
         ends.append((search.quality() + loyal, search.codes))
-    return max(ends, key=lambda end: end[0])[1].to(similarity.dtype).to(device)
+    found = max(ends, key=lambda end: end[0])[1]
+    if near is not None:
+        found = found[:, _numbering(near.to(target).T @ found)]
+    return found.to(similarity.dtype).to(device)
 
 
 class _Search:
@@ -147,6 +151,22 @@ class _Search:
                 gain = float(worth.max() - now.max())
                 best = max(best, (gain, a, int(worth.argmax())))
             self._take(best[1], best[2])
+
+
+def _numbering(shared: Float[Tensor, "old new"]) -> list[int]:
+    """Which new cluster takes the place of each old one: exchanged in pairs while that keeps more
+    memberships in place."""
+    order = list(range(len(shared)))
+    kept = shared.tolist()
+    improved = True
+    while improved:
+        improved = False
+        for a, b in combinations(range(len(order)), 2):
+            now = kept[a][order[a]] + kept[b][order[b]]
+            if kept[a][order[b]] + kept[b][order[a]] > now:
+                order[a], order[b] = order[b], order[a]
+                improved = True
+    return order
 
 
 def _candidates(clusters: int, budget: float) -> Codes:
