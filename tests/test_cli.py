@@ -220,7 +220,7 @@ def test_a_wrong_folder_is_said(said, tmp_path):
     "error", [ImportError("--trunk a/b needs transformers"), MemoryError("no memory"), OSError("x")]
 )
 def test_what_can_be_mended_has_no_traceback(said, monkeypatch, tmp_path, error):
-    def fail(config):
+    def fail(config, **_):
         raise error
 
     monkeypatch.setattr("blockout.training.train", fail)
@@ -228,7 +228,7 @@ def test_what_can_be_mended_has_no_traceback(said, monkeypatch, tmp_path, error)
 
 
 def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
-    def interrupt(config):
+    def interrupt(config, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("blockout.training.train", interrupt)
@@ -236,7 +236,7 @@ def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
 
 
 def test_a_fault_of_ours_keeps_its_traceback(said, monkeypatch, tmp_path):
-    def fail(config):
+    def fail(config, **_):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("blockout.training.train", fail)

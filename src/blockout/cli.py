@@ -16,7 +16,9 @@ import blockout
 from blockout.commands.runs import one_line
 from blockout.flags import nearest
 
-COMMANDS = ("train", "evaluate", "predict", "structure", "compact", "export", "doctor")
+COMMANDS = (
+    "train", "evaluate", "predict", "structure", "report", "figures", "compact", "export", "doctor",
+)  # fmt: skip
 """Each is a module of ``blockout.commands``, loaded when it is asked for."""
 OVERVIEW = """usage: blockout COMMAND [--help] ...
 
@@ -28,6 +30,8 @@ Networks that learn their own branching while they train.
   blockout evaluate RUN                   accuracy of a finished run
   blockout predict RUN image ...          what it sees in images or folders of images
   blockout structure RUN                  which classes and nodes belong together, what is left
+  blockout report RUN ...                 a page to explore what runs have learned
+  blockout figures RUN ... --out DIR      the paper's figures, drawn from runs
   blockout compact RUN                    a smaller network that is really faster
   blockout export RUN --format onnx       one file that runs elsewhere (or pt2, safetensors)
   blockout doctor                         what this machine has, and what is in the way

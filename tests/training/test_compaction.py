@@ -15,12 +15,17 @@ from blockout.models import CompactInception, Head, ImageClassifier, from_descri
 from blockout.training import RunError, TrainedModel, evaluate, files
 from blockout.training.compaction import (
     ABOUT,
+    CURVE,
     WEIGHTS,
+    CompactionPoint,
     compact_classifier,
     compact_run,
+    curve,
     load_compact,
+    read_curve,
     threshold_for_loss,
     threshold_for_share,
+    write_curve,
 )
 from blockout.training.finish import description
 
@@ -128,6 +133,48 @@ def test_the_threshold_loses_no_more_than_allowed_and_sees_the_holdout_only(trai
 
 def _images(split) -> torch.Tensor:
     return torch.cat([x for x, _ in split.batches(500, train=False)])
+
+
+def test_a_curve_tells_accuracy_and_work_of_the_compact_network_at_each_threshold(trained, data):
+    points = curve(trained.model, data.holdout, batch_size=8)
+    x, labels = _images(data.holdout), data.holdout.labels
+    head, features = trained.model.head, trained.model.trunk.features
+    connections = [layer.weight.numel() for layer in (head.fc2, head.classifier)]
+    plain = head.fc1.weight.numel()
+    for point in points:
+        small = to_branches(head, point.threshold, measure=False).eval()
+        with torch.no_grad():
+            right = (small(trained.model.features(x)).argmax(1) == labels).double().mean().item()
+        assert point.accuracy == pytest.approx(100 * right)
+        assert 0 < point.needed <= point.carried_out <= 1
+        assert min(point.dense_milliseconds, point.compact_milliseconds) > 0
+    assert (points[0].needed, points[0].carried_out) == (1.0, 1.0)
+    assert [p.needed for p in points] == sorted((p.needed for p in points), reverse=True)
+    assert 0.5 in [p.threshold for p in points]
+    assert 4 < len(points) <= 8
+    assert sum(connections) + plain == multiply_adds(head, torch.zeros(1, features))
+
+
+def test_a_settled_structure_has_two_points_of_the_same_accuracy(trained, data):
+    for memberships in (m for m in trained.model.head.modules() if hasattr(m, "logits")):
+        memberships.logits.data.copy_(torch.where(memberships.logits > 0, 200.0, -200.0))
+    whole, cut = curve(trained.model, data.holdout, batch_size=8)
+    assert (whole.threshold, cut.threshold) == (0.0, 0.5)
+    assert whole.accuracy == cut.accuracy
+    assert cut.needed < whole.needed == 1.0
+
+
+def test_a_curve_is_read_back_and_goes_when_the_run_restarts(tmp_path):
+    assert read_curve(tmp_path) is None
+    points = [CompactionPoint(0.5, 0.4, 0.5, 2.0, 1.0, 60.0)]
+    write_curve(tmp_path, points, images="test")
+    assert read_curve(tmp_path) == (points, {"images": "test"})
+    files.write_json(tmp_path / files.CONFIG, {"method": "blockout"})
+    files.open_folder(tmp_path, {}, {"method": "blockout"}, restart=True)
+    assert read_curve(tmp_path) is None
+    (tmp_path / CURVE).write_text('{"points": [{"threshold": 1}]}')
+    with pytest.raises(RunError, match=r"compaction.json is damaged"):
+        read_curve(tmp_path)
 
 
 def test_fine_tuning_keeps_the_structure_and_leaves_the_run_alone(folder, trained, data):

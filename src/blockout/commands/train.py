@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from blockout.commands.runs import damaged, require_training
+from blockout.commands.report import write_report
+from blockout.commands.runs import damaged, one_line, require_training
 from blockout.flags import refuse, train_flags
 
 
@@ -18,13 +19,33 @@ def run(arguments: list[str]) -> int:
     except ValueError as error:
         refuse("blockout train", str(error))
     finished = (config.folder / files.RESULT).exists() and not config.run.restart
-    folder = train(config)
+    draw = Drawing()
+    folder = train(config, after_epoch=draw)
     if getattr(rank_zero_only, "rank", 0) == 0:
         if finished:
             print(f"this run is finished already; --restart begins anew. It is in {folder}")
+        if not finished or not (folder / files.REPORT).exists():
+            draw(folder)
         with damaged(folder / files.RESULT):
             _summarise(folder)
     return 0
+
+
+class Drawing:
+    """Writes the page of a run; a failure is said once and never ends a training."""
+
+    def __init__(self) -> None:
+        self.complained = False
+
+    def __call__(self, folder: Path) -> None:
+        from blockout.training import files
+
+        try:
+            write_report([folder], folder / files.REPORT)
+        except Exception as error:  # whatever it is, hours of training matter more than a picture
+            if not self.complained:
+                print(f"note: {files.REPORT} could not be drawn: {one_line(error)}")
+            self.complained = True
 
 
 def _summarise(folder: Path) -> None:
@@ -46,6 +67,7 @@ def _summarise(folder: Path) -> None:
                   )  # fmt: skip
     print(f"everything is in {folder}:")
     for names, what in (
+        ((files.REPORT,), "all of it as a page to explore: open it in a browser"),
         ((files.RESULT, files.METRICS), "how well it does, and how it came there"),
         ((files.FINAL, files.BEST, files.MODEL), "the network: weights and description"),
         ((files.MEMBERSHIPS,), "the learned P of every set of nodes"),

@@ -1,7 +1,11 @@
 """What the page is made of: sections of words and figures, and the colours they share."""
 
+import html
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
+
+from blockout.nodesets import on_one_line
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
 """Okabe and Ito's: told apart by colour-blind people too, on light and on dark."""
@@ -43,3 +47,18 @@ def cluster_colour(cluster: int) -> str:
     True
     """
     return PALETTE[cluster % len(PALETTE)]
+
+
+def plain(text: str, most: int = 80) -> str:
+    """A name as text inside a Plotly figure, which reads tags and entities; long ones are cut.
+
+    Names written from right to left are kept apart from the words around them.
+
+    >>> plain("<b>bold</b> & co"), plain("abcdef", most=4)
+    ('&lt;b&gt;bold&lt;/b&gt; &amp; co', 'abc…')
+    """
+    text = on_one_line(text)
+    text = text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    turned = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text)
+    shown = html.escape(text, quote=False)
+    return f"\u2068{shown}\u2069" if turned else shown

@@ -4,9 +4,10 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,13 @@ from blockout.training.files import RunError
 from blockout.training.finish import TrainedModel, read_trained
 
 WEIGHTS, ABOUT = "compact.safetensors", "compact.json"
+CURVE = "compaction.json"
 THRESHOLDS = 16
 """Thresholds that ``--max-loss`` tries, evenly among the memberships there are."""
+CURVE_THRESHOLDS = 8
+"""Thresholds of a ``curve``: each is timed."""
+USUAL = 0.5
+"""The threshold where none is given; ``curve`` tries it among the others."""
 FINE_TUNING_RATE = 0.1
 """The first learning rate of fine-tuning, as a share of training's peak; it falls to zero."""
 
@@ -142,15 +148,105 @@ def threshold_for_loss(model: ImageClassifier, holdout: Split, points: float) ->
         )
     features, labels = _features_of(model, holdout)
     before = _accuracy(model.head, features, labels)
-    levels = _levels(model)
-    chosen = {levels[round(i * (len(levels) - 1) / (THRESHOLDS - 1))] for i in range(THRESHOLDS)}
     best, fewest = 0.0, 1.0
-    for threshold in sorted(chosen):
-        small = to_branches(model.head, threshold, measure=False).eval()
-        if before - _accuracy(small, features, labels) <= points:
-            share = _needed_share(model, threshold)
-            best, fewest = (threshold, share) if share < fewest else (best, fewest)
+    for tried in _tries(model, features, labels, THRESHOLDS, measure=False):
+        if before - tried.accuracy <= points and tried.needed < fewest:
+            best, fewest = tried.threshold, tried.needed
     return best
+
+
+@dataclass(frozen=True)
+class CompactionPoint:
+    """A compact head at one threshold beside the dense head, which computes everything."""
+
+    threshold: float
+    needed: float
+    """Share of the multiply-adds that lie between connected nodes."""
+    carried_out: float
+    """Share that the compact head carries out: more where larger blocks are faster."""
+    dense_milliseconds: float
+    """Of the dense head for a batch, in turns with the compact one."""
+    compact_milliseconds: float
+    accuracy: float
+    """In per cent."""
+
+
+@torch.no_grad()
+def curve(model: ImageClassifier, split: Split, batch_size: int = 256) -> list[CompactionPoint]:
+    """What accuracy and time become as fewer connections stay; the first point keeps all.
+
+    Thresholds lie evenly among the memberships there are: two where all P are zero or one.
+    """
+    features, labels = _features_of(model, split)
+    dense = to_dense(model.head).eval()
+    batch = torch.randn(batch_size, features.shape[1])
+    whole = multiply_adds(dense, batch[:1])
+    points = []
+    for tried in _tries(model, features, labels, CURVE_THRESHOLDS, batch_size=batch_size):
+        carried_out = multiply_adds(tried.head, batch[:1]) / whole
+        times = milliseconds(dense, tried.head, batch)
+        points.append(
+            CompactionPoint(tried.threshold, tried.needed, carried_out, *times, tried.accuracy)
+        )
+    return points
+
+
+def write_curve(folder: Path, points: list[CompactionPoint], **about: Any) -> None:
+    """Into the folder of a run, with what else is to be known ``about`` it."""
+    files.write_json(folder / CURVE, about | {"points": [asdict(point) for point in points]})
+
+
+def read_curve(folder: Path) -> tuple[list[CompactionPoint], dict[str, Any]] | None:
+    """What ``write_curve`` has written there, or None; without points where there are none."""
+    path = folder / CURVE
+    if not path.exists():
+        return None
+    about = files.read_json(path)
+    try:
+        return [CompactionPoint(**point) for point in about.pop("points")], about
+    except (AttributeError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({type(error).__name__}: {error})") from error
+
+
+class _Try(NamedTuple):
+    threshold: float
+    head: nn.Module
+    needed: float
+    accuracy: float
+
+
+def _tries(
+    model: ImageClassifier,
+    features: Tensor,
+    labels: Tensor,
+    most: int,
+    *,
+    measure: bool = True,
+    batch_size: int = 256,
+) -> Iterator[_Try]:
+    """Compact heads at ``most`` thresholds or fewer, from the lowest up."""
+    for threshold in _spread(_levels(model), most):
+        head = to_branches(model.head, threshold, measure=measure, batch_size=batch_size).eval()
+        needed = _needed_share(model, threshold)
+        yield _Try(threshold, head, needed, _accuracy(head, features, labels))
+
+
+def _spread(levels: list[float], most: int) -> list[float]:
+    """Half of them evenly among the levels below the usual threshold, half from there up.
+
+    The usual threshold stands for the level that cuts where it does.
+
+    >>> _spread([0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], 4)
+    [0.1, 0.3, 0.5, 0.8]
+    >>> _spread([0.0, 1.0], 8)
+    [0.0, 0.5]
+    """
+    half = most // 2
+    below = [level for level in levels if level < USUAL]
+    above = [USUAL, *levels[len(below) + 1 :]] if len(below) < len(levels) else []
+    lower = {i * len(below) // half for i in range(half)} if below else set()
+    upper = {round(i * (len(above) - 1) / (half - 1)) for i in range(half)} if above else set()
+    return [below[i] for i in sorted(lower)] + [above[i] for i in sorted(upper)]
 
 
 def _levels(model: ImageClassifier) -> list[float]:
@@ -214,7 +310,7 @@ def _fine_tune(
 
 @torch.no_grad()
 def milliseconds(dense: nn.Module, small: nn.Module, x: Tensor) -> tuple[float, float]:
-    """Median time of both, in turns."""
+    """Median time of both, in turns; of fewer turns where each takes long."""
     runs = (lambda: dense(x), lambda: small(x))
-    taken = in_turns(runs, rounds=(21, 21), seconds=0.0)
+    taken = in_turns(runs, rounds=(7, 21), seconds=3.0)
     return 1e3 * statistics.median(taken[0]), 1e3 * statistics.median(taken[1])

@@ -17,14 +17,14 @@ CONFIG, MODEL, RESULT, ENVIRONMENT = "config.json", "model.json", "result.json",
 METRICS, DISTRIBUTIONS = "metrics.jsonl", "memberships.jsonl"
 FINAL, BEST, MEMBERSHIPS = "final.safetensors", "best.safetensors", "memberships.safetensors"
 PREDICTIONS, THUMBNAILS, CHECKPOINT = "predictions.safetensors", "thumbnails.png", "checkpoint.pt"
-EVENTS = "tensorboard"
+EVENTS, REPORT = "tensorboard", "report.html"
 ALL = (CONFIG, MODEL, RESULT, ENVIRONMENT, METRICS, DISTRIBUTIONS, FINAL, BEST, MEMBERSHIPS,
        PREDICTIONS, THUMBNAILS, CHECKPOINT, EVENTS)  # fmt: skip
-MADE_LATER = ("compact.safetensors", "compact.json", *(
+MADE_LATER = (REPORT, "compact.safetensors", "compact.json", "compaction.json", *(
     f"{name}.{form}" for name in ("model", "model-compact")
     for form in ("onnx", "pt2", "safetensors")
 ))  # fmt: skip
-"""What `blockout compact` and `blockout export` leave beside a run: another's, once it restarts."""
+"""What `blockout compact`, `export` and `report` leave beside a run; `--restart` deletes it."""
 
 
 class RunError(RuntimeError):
@@ -130,7 +130,7 @@ def open_folder(
         for name in (*ALL, *MADE_LATER):
             path = folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    for name in ALL:  # what a killed process was writing
+    for name in (*ALL, REPORT):  # what a killed process was writing
         for half_written in folder.glob(f".{name}.*"):
             half_written.unlink(missing_ok=True)
     path = folder / CONFIG

@@ -12,6 +12,7 @@ the images of one part on one process.
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,7 @@ def train(
     model: nn.Module | None = None,
     trunk: nn.Module | None = None,
     data: ImageData | None = None,
+    after_epoch: Callable[[Path], object] | None = None,
 ) -> Path:
     """Trains as the config says and returns the run folder; continues what was interrupted.
 
@@ -64,6 +66,8 @@ def train(
         model: a model of one's own, images to logits, in place of the configured one.
         trunk: a trunk of one's own below the configured head.
         data: images of one's own in place of ``config.data``.
+        after_epoch: called on the first process with the run folder whenever an epoch is evaluated
+            and saved, to show how far it has come.
     """
     config = config or TrainConfig()
     folder = config.folder
@@ -83,7 +87,7 @@ def train(
                 config.model, classes=len(data.classes), data_name=data.name,
                 image_size=data.image_size, trunk=trunk,
             )  # fmt: skip
-        training = Training(config, fabric, model, data, folder)
+        training = Training(config, fabric, model, data, folder, after_epoch)
         try:
             training.run()
         finally:
@@ -98,9 +102,16 @@ class Training:
     narrator: Narrator
 
     def __init__(
-        self, config: TrainConfig, fabric: Fabric, model: nn.Module, data: ImageData, folder: Path
+        self,
+        config: TrainConfig,
+        fabric: Fabric,
+        model: nn.Module,
+        data: ImageData,
+        folder: Path,
+        after_epoch: Callable[[Path], object] | None = None,
     ) -> None:
         self.config, self.fabric, self.data, self.folder = config, fabric, data, folder
+        self.after_epoch = after_epoch
         o = config.optimisation
         self.batch_size = config.batch_size
         require_divisible(self.batch_size, fabric.world_size * o.accumulate)
@@ -308,6 +319,8 @@ class Training:
         )
         self._warn()
         self._save()
+        if self.after_epoch is not None and self.fabric.global_rank == 0:
+            self.after_epoch(self.folder)
         self.narrator.pause()
 
     def _finish(self) -> None:

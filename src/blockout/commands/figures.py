@@ -1,0 +1,102 @@
+"""``blockout figures``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockout.flags import Parser
+
+if TYPE_CHECKING:
+    from blockout.figures import Entry
+    from blockout.report.view import RunView
+
+DESCRIPTION = """Draws the figures of the paper from runs, for a paper: Figs. 5 and 9-11 from runs
+with Blockout, Fig. 8 from any runs, and the diagrams of Figs. 1-4, 6 and 7 from the runs' own
+structure and model, or from examples where no run is given. Runs of several widths stand side by
+side; of several seeds the first is shown, and their mean in Fig. 8."""
+NUMBERS = range(1, 12)
+
+
+def run(arguments: list[str]) -> int:
+    values = _parser().parse_args(arguments)
+    from blockout.figures import CATALOGUE, CannotDraw
+    from blockout.report.view import RunView
+
+    runs = [RunView.load(folder) for folder in values.runs]
+    _require_classes(runs, values.classes)
+    _make(values.out)
+    numbers = sorted(set(values.only or NUMBERS))
+    drawn = 0
+    for number in numbers:
+        try:
+            print(f"Fig. {number}: {' '.join(_write(CATALOGUE[number], runs, values))}")
+            drawn += 1
+        except CannotDraw as error:
+            stream = sys.stderr if values.only else sys.stdout
+            print(f"Fig. {number} cannot be drawn: {error}", file=stream)
+    if drawn:
+        print(f"written to {values.out}")
+    return 1 if values.only and drawn < len(numbers) else 0
+
+
+# fmt: off
+def _parser() -> Parser:
+    parser = Parser("figures", DESCRIPTION)
+    add = parser.add_argument
+    add("runs", type=Path, nargs="*", metavar="RUN", help="folders of runs, finished or training")
+    add("--out", type=Path, required=True, metavar="DIR",
+        help="folder for the files; made if missing")
+    add("--only", type=_number, nargs="+", metavar="N",
+        help="these figures only (default: 1 to 11)")
+    add("--format", nargs="+", default=["png", "svg"], choices=["png", "svg"],
+        help="kinds of files (default: png svg)")
+    add("--classes", nargs="+", default=[], metavar="CLASS",
+        help="classes to number in Figs. 10 and 11 (default: some that tell something)")
+    return parser
+# fmt: on
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) not in NUMBERS:
+        raise argparse.ArgumentTypeError(f"must be numbers of figures, 1 to 11, got {text}")
+    return int(text)
+
+
+def _require_classes(runs: Sequence["RunView"], names: Sequence[str]) -> None:
+    from blockout.flags import nearest
+
+    known = [name for run in runs for name in run.classes]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--classes: no given run has a class {name!r}{nearest(name, known)}")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"cannot make the folder {folder}: {error.strerror}; name another with --out"
+        ) from error
+
+
+def _write(entry: "Entry", runs: Sequence["RunView"], values: argparse.Namespace) -> list[str]:
+    """Both files of a figure, or neither where it cannot be drawn; returns their names."""
+    from blockout.figures import encoded
+    from blockout.training.files import RunError, write_atomically
+
+    figure = entry.draw(runs, values.classes)
+    names = []
+    for form in dict.fromkeys(values.format):
+        content, path = encoded(figure, form), values.out / f"{entry.stem}.{form}"
+        try:
+            write_atomically(path, lambda beside, content=content: beside.write_bytes(content))
+        except RunError as error:  # its advice is about a run that trains
+            cause = error.__cause__
+            raise ValueError(
+                f"cannot write {path}: {cause}; name another folder with --out"
+            ) from cause
+        names.append(path.name)
+    return names

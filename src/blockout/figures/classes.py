@@ -1,0 +1,90 @@
+"""Fig. 11: to how many clusters each class belongs."""
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from blockout.figures import examples, selection, style
+from blockout.report.numbers import expected_clusters, quartiles
+from blockout.report.section import PALETTE
+from blockout.report.view import RunView
+
+EXAMPLES = 3
+BACKGROUND = {"boxstyle": "round,pad=0.05", "fc": "white", "ec": "none", "alpha": 0.75}
+
+
+@style.styled
+def classes(runs: Sequence[RunView], marked: Sequence[str] = ()) -> Figure:
+    """A panel a run. Classes stand in the order of the first one, everywhere.
+
+    Numbered are those ``marked`` by name, or else the three with the most clusters over all runs.
+    """
+    runs = selection.on_the_same_classes(runs)
+    counts = [expected_clusters(p) for run in runs if (p := run.class_memberships) is not None]
+    order = np.argsort(counts[0], kind="stable")
+    chosen = examples.indices_of(marked, runs[0])
+    if not chosen:
+        chosen = np.argsort(-np.mean(counts, axis=0), kind="stable")[:EXAMPLES].tolist()
+    across = len(runs) if len(runs) <= 3 else 2
+    down = -(-len(runs) // across)
+    pictured = (runs[0].folder / "thumbnails.png").exists()
+    heights = [1.65 * down, 0.75 if pictured else 0.3]
+    figure = style.new_figure(sum(heights))
+    above, below = style.stacked(figure, heights)
+    panels = list(above.subplots(down, across, squeeze=False, sharey=True).flat)
+    for number, (axes, run) in enumerate(zip(panels, runs, strict=False)):
+        _draw(axes, counts[number][order], ", in the order of (a)" if number else "")
+        _number(axes, counts[number], order, chosen)
+        label = selection.labels(runs)[number]
+        axes.set_title(_title(number, label, run, most=96 // across))
+        if number:
+            _correlate(axes, counts[0], counts[number])
+    for number, axes in enumerate(panels):
+        axes.set_visible(number < len(runs))
+        if number % across == 0:
+            axes.set_ylabel("expected clusters")
+    top = max(values.max() for values in counts)
+    above.axes[0].set_ylim(0, 1.2 * max(top, 1))
+    examples.show(below, runs[0], chosen, each=3)
+    return figure
+
+
+def _title(number: int, label: str, run: RunView, most: int) -> str:
+    title = label if "nodes" in label else f"{label}, {selection.width(run)} nodes"
+    return style.plain(textwrap.fill(f"{style.letter(number)} {title}", most))
+
+
+def _correlate(axes: Axes, first: np.ndarray, values: np.ndarray) -> None:
+    """How alike the numbers of clusters are in two runs, where they differ at all."""
+    if first.std() > 1e-9 and values.std() > 1e-9:
+        text = f"r = {np.corrcoef(first, values)[0, 1]:.2f} with (a)"
+        axes.annotate(text, (0.02, 0.98), xycoords="axes fraction", va="top", color=style.QUIET,
+                      fontsize=style.SMALL)  # fmt: skip
+
+
+def _draw(axes: Axes, values: np.ndarray, order: str) -> None:
+    low, median, high = quartiles(values)
+    axes.bar(range(len(values)), values, width=0.75, color=PALETTE[5], linewidth=0,
+             rasterized=len(values) > 300)  # fmt: skip
+    for value, dashes in ((low, ":"), (median, "-"), (high, ":")):
+        axes.axhline(value, color="black", linestyle=dashes, linewidth=0.9)
+    axes.annotate(f"median {median:.2f}", (0, median), (2, 2), textcoords="offset points",
+                  fontsize=style.SMALL, bbox=BACKGROUND)  # fmt: skip
+    axes.set_xlim(-1, len(values))
+    axes.set_xticks([])
+    axes.set_xlabel(f"{len(values)} classes{order}")
+
+
+def _number(axes: Axes, values: np.ndarray, order: np.ndarray, chosen: Sequence[int]) -> None:
+    """1, 2, ... above their bars, one above the other where bars are neighbours."""
+    place, near = np.argsort(order), 0.04 * len(order)
+    for number, c in enumerate(chosen, 1):
+        crowd = sum(abs(place[c] - place[other]) < near for other in chosen[: number - 1])
+        axes.bar(place[c], values[c], width=0.9, color=PALETTE[3], linewidth=0)
+        axes.annotate(
+            str(number), (float(place[c]), values[c]), (0, 1.5 + 6 * crowd), ha="center",
+            textcoords="offset points", fontsize=style.SMALL, fontweight="bold",
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""`blockout report`, and the page that `blockout train` keeps up to date."""
+
+import json
+import shutil
+
+import pytest
+
+from blockout.report.view import RunView
+from blockout.training import TrainConfig, files, train
+
+from .conftest import NAMES, tinted_images
+
+TINY = ["train", "--per-class", "4", "--width", "0.1", "--nodes", "16", "--clusters", "2",
+        "--batch-size", "16", "--epochs", "2", "--no-tensorboard"]  # fmt: skip
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "copied")
+
+
+def test_the_page_is_written_into_the_first_run(said, copied, baseline):
+    code, out, err = said("report", copied, baseline)
+    assert (code, err) == (0, "")
+    assert out == f"written to {copied / 'report.html'}; open it in a browser\n"
+    text = (copied / files.REPORT).read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "copied and 1 more" in text
+    assert not (baseline / files.REPORT).exists()
+
+
+def test_the_page_is_written_where_it_is_asked_for(said, copied, tmp_path):
+    out = tmp_path / "page.html"
+    assert said("report", copied, "--out", out)[0] == 0
+    assert out.exists() and not (copied / files.REPORT).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("{tmp}/gone", "there is no run folder {tmp}/gone; `blockout train` makes one"),
+        ("{tmp}", "{tmp} is not the folder of a run: there is no config.json in it"),
+        ("{run} --out {tmp}", "--out {tmp} is a folder; name a file in it"),
+        ("{run} --out {tmp}/a/b.html", "there is no folder {tmp}/a to write b.html to"),
+    ],
+)
+def test_what_a_user_can_mend_is_exit_1_and_one_line(said, run, tmp_path, arguments, complaint):
+    words = arguments.format(tmp=tmp_path, run=run).split()
+    code, out, err = said("report", *words)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("blockout report: ") and complaint.format(tmp=tmp_path) in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"{"),
+        ("config.json", b"[]"),
+        ("model.json", b"{"),
+        ("result.json", b"nonsense"),
+        ("memberships.safetensors", b"short"),
+        ("predictions.safetensors", b"short"),
+    ],
+)
+def test_a_damaged_file_is_named(said, copied, name, content):
+    (copied / name).write_bytes(content)
+    code, _, err = said("report", copied)
+    assert code == 1 and err.count("\n") == 1
+    assert name in err or str(copied) in err
+
+
+def test_wrong_usage_is_exit_2(said):
+    assert said("report")[::2] == (
+        2,
+        "blockout report: the following arguments are required: RUN\n"
+        "blockout report --help explains the flags\n",
+    )
+
+
+def test_training_leaves_a_page_and_names_it(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(tmp_path / "cache"))
+    code, out, err = said(*TINY, "--run", tmp_path / "run")
+    assert code == 0, err
+    assert "report.html" in out and "open it in a browser" in out and "note:" not in out
+    page = (tmp_path / "run" / files.REPORT).read_text(encoding="utf-8")
+    assert '"renewal":0' in page
+    before = json.loads((tmp_path / "run" / files.RESULT).read_text())
+    (tmp_path / "run" / files.REPORT).write_text("another's")
+    assert said(*TINY, "--run", tmp_path / "run")[0] == 0
+    assert (tmp_path / "run" / files.REPORT).read_text() == "another's"  # it is finished: no change
+    assert json.loads((tmp_path / "run" / files.RESULT).read_text()) == before
+
+
+def test_a_page_that_cannot_be_drawn_loses_no_training(said, tmp_path, monkeypatch):
+    def fail(views, out):
+        raise ZeroDivisionError("no figure")
+
+    monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("blockout.report.page.write_page", fail)
+    code, out, _ = said(*TINY, "--run", tmp_path / "run")
+    assert code == 0 and "test accuracy" in out
+    assert out.count("note: report.html could not be drawn: no figure") == 1
+
+
+def test_after_each_epoch_the_folder_can_be_drawn(run, tmp_path):
+    epochs = []
+
+    def seen(folder):
+        view = RunView.load(folder)
+        epochs.append((view.epochs[-1]["epoch"], view.finished))
+
+    config = json.loads((run / files.CONFIG).read_text()) | {"run": str(tmp_path / "run")}
+    train(TrainConfig.from_flat(config), data=tinted_images(NAMES), after_epoch=seen)
+    assert epochs == [(1, False), (2, False), (3, False)]
+
+
+def test_a_restart_deletes_the_page(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / files.REPORT).write_text("of before")
+    config = TrainConfig.from_flat(json.loads((folder / files.CONFIG).read_text()))
+    files.open_folder(folder, config.identity(), config.flat(), restart=True)
+    assert not (folder / files.REPORT).exists()

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from blockout.report.nodes import section
+from blockout.report.section import cluster_colour
+
+from .made import HALVES, made_run
+
+
+def points_of(figure) -> list[dict]:
+    return [t for t in figure.data if t["mode"] == "markers" and t["x"][0] is not None]
+
+
+def test_runs_without_blockout_have_no_section():
+    assert section([made_run(None)]) is None
+
+
+def test_there_is_a_figure_for_each_set_of_nodes():
+    found = section([made_run()])
+    assert [figure.id for figure in found.figures] == ["nodes-p0", "nodes-p1", "nodes-p2"]
+
+
+def test_nodes_with_the_same_p_are_one_bubble_as_large_as_they_are_many():
+    p = np.repeat([[1, 0, 0], [0, 1, 0], [0, 1, 1]], [5, 2, 3], axis=0)
+    figure = section([made_run(np.eye(4)[:, :3], p_0=p)]).figures[0]
+    sizes = {int(n): t["name"] for t in points_of(figure) for n in t["marker"]["size"]}
+    assert sizes == {5: "branch 0", 2: "branch 1", 3: "branch 1"}
+    rims = {c for t in points_of(figure) for c in t["marker"]["line"]["color"]}
+    assert rims == {cluster_colour(0), cluster_colour(1), cluster_colour(2)}
+
+
+def test_different_nodes_lie_where_a_singular_value_decomposition_puts_them():
+    p = np.random.default_rng(0).random((300, 4)).astype(np.float32)
+    figure = section([made_run(np.eye(4), p_0=p)]).figures[0]
+    left, sizes, _ = np.linalg.svd(p - p.mean(0), full_matrices=False)
+    expected = np.abs(left[:, 0] * sizes[0])
+    found = np.zeros(300)
+    for trace in points_of(figure):
+        assert (p[trace["customdata"]].argmax(1) == int(trace["name"][-1])).all()
+        found[trace["customdata"]] = np.abs(trace["x"])
+    assert found == pytest.approx(expected, abs=1e-5)  # float32
+    share = sizes[0] ** 2 / (sizes**2).sum()
+    assert figure.layout["xaxis"]["title"]["text"] == f"shows {share:.0%} of the differences"
+
+
+def test_every_class_has_a_place_of_its_own_and_can_be_marked():
+    figure = section([made_run()]).figures[2]
+    traces = [t for t in figure.data if t.get("meta") == {"classes": True}]
+    assert [t["customdata"] for t in traces] == [[[0], [1]], [[2], [3]]]
+    places = {(float(x), float(y)) for t in traces for x, y in zip(t["x"], t["y"], strict=True)}
+    assert len(places) == 4
+    across = [t["x"].mean() for t in traces]
+    assert abs(across[0] - across[1]) == pytest.approx(2**0.5, rel=0.15)  # spread moves them little
+
+
+def test_hovering_a_class_says_its_name_and_branches():
+    run = made_run([[1, 1], [1, 0], [0, 0], [0, 1]], classes=("<b>a", "b", "c", "d"))
+    said = [x for t in section([run]).figures[2].data if t.get("meta") for x in t["text"]]
+    assert "<b>&lt;b&gt;a</b><br>branches 0 + 1" in said
+    assert "<b>c</b><br>in no branch for sure" in said
+
+
+def test_names_are_never_written_over_each_other():
+    rng = np.random.default_rng(1)
+    names = [f"a rather long name {i}" for i in range(25)]
+    run = made_run(rng.random((25, 3)), classes=names, confusion=np.eye(25, dtype=int))
+    figure = section([run]).figures[2]
+    (labels,) = [t for t in figure.data if t["mode"] == "text"]
+    assert 0 < len(labels["text"]) < 25
+
+
+def test_runs_of_different_widths_stand_side_by_side_the_narrowest_first(tmp_path):
+    wide = made_run(p_0=np.repeat(HALVES, 3, axis=0), folder=tmp_path / "wide")
+    narrow = made_run(folder=tmp_path / "narrow")
+    again = [made_run(folder=tmp_path / f"seed {i}") for i in range(4)]
+    found = section([wide, narrow, *again]).figures[0]
+    titles = [a["text"] for a in found.layout["annotations"]]
+    assert titles == ["narrow", "seed 0", "seed 1", "wide"]
+    assert {t.get("xaxis", "x") for t in points_of(found)} == {"x", "x2", "x3", "x4"}
+
+
+def test_a_branch_is_named_once_for_all_panels(tmp_path):
+    found = section([made_run(), made_run(folder=tmp_path / "b")]).figures[0]
+    shown = [trace["name"] for trace in found.data if trace["showlegend"]]
+    assert shown == ["branch 0", "branch 1"]
+
+
+def test_one_cluster_and_equal_nodes_can_be_drawn():
+    found = section([made_run(np.ones((4, 1)))])
+    assert len(found.figures) == 3

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from blockout.report.taxonomy import nearness, section
+
+from .made import made_run, texts
+
+
+def test_mistakes_within_the_group_are_counted():
+    counts = np.array([[6, 3, 1, 0], [1, 8, 0, 1], [0, 0, 9, 1], [0, 2, 2, 6]])
+    found = nearness(counts, np.array([0, 0, 1, 1]))
+    assert found.within == pytest.approx((3 + 1 + 1 + 2) / 11)
+    assert found.by_chance == pytest.approx(1 / 3)  # one of the three other classes
+
+
+def test_random_groups_of_the_same_sizes_decide_what_is_chance():
+    counts = np.kron(np.eye(10, dtype=int), np.ones((4, 4), dtype=int))
+    group = np.repeat(np.arange(10), 4)
+    assert nearness(counts, group).p_value == pytest.approx(1 / 1001)
+    rng = np.random.default_rng(0)
+    assert nearness(counts, rng.permutation(group)).p_value > 0.01
+    averaged = [nearness(counts, rng.permutation(group), 1).within for _ in range(300)]
+    # the mean of 300 shares; each deviates by 0.04
+    assert np.mean(averaged) == pytest.approx(nearness(counts, group, 1).by_chance, abs=0.015)
+
+
+def test_without_mistakes_there_is_no_distance():
+    assert nearness(np.eye(3, dtype=int), np.array([0, 0, 1])) is None
+    body = section([made_run(confusion=np.eye(4, dtype=int), groups=(0, 0, 1, 1))]).body
+    assert "no mistakes" in body
+
+
+def test_equal_groups_are_said_to_be_equal():
+    found = section([made_run(groups=(1, 1, 0, 0))])
+    assert "The learned groups are exactly the known ones." in found.body
+    table = found.figures[0].data[0]
+    assert table["z"].tolist() == [[2, 0], [0, 2]]
+    assert [name.rstrip("\u200b") for name in table["x"]] == ["known 1", "known 0"]
+
+
+def test_unrelated_groups_are_said_to_be_so():
+    found = section([made_run(groups=(0, 1, 0, 1))])
+    assert "nothing clear to do with the known ones" in found.body
+
+
+def test_related_groups_are_told_from_chance():
+    p = np.repeat(np.eye(5), 4, axis=0)
+    groups = np.repeat(np.arange(5), 4)
+    groups[[0, 4]] = groups[[4, 0]]
+    run = made_run(
+        p,
+        classes=list(map(str, range(20))),
+        confusion=np.ones((20, 20), int),
+        groups=groups.tolist(),
+    )
+    assert "share branches more often than by chance" in section([run]).body
+
+
+def test_distances_are_given_for_known_and_learned_groups():
+    body = section([made_run(groups=(0, 1, 0, 1))]).body
+    known, learned = 4 / 11, 7 / 11  # cat for oak, dog for fir and back; see CONFUSION
+    assert f"<td>known groups</td><td>{known:.0%}</td><td>33%</td>" in body
+    assert f"<td>learned groups</td><td>{learned:.0%}</td><td>33%</td>" in body
+    assert f"<td>{2 - known:.2f} (by chance 1.67)</td>" in body
+
+
+def test_runs_without_blockout_are_measured_by_the_known_groups(tmp_path):
+    base = made_run(None, groups=(0, 0, 1, 1), folder=tmp_path / "a" / "run")
+    other = made_run(groups=(0, 0, 1, 1), folder=tmp_path / "b" / "run")
+    found = section([base])
+    assert found.title == "Mistakes and known groups" and len(found.figures) == 1
+    both = section([base, other])
+    assert len(set(both.figures[-1].data[0]["y"])) == 3  # though both are called "run"
+
+
+def test_data_without_groups_and_groups_that_say_nothing_have_no_section():
+    assert section([made_run()]) is None
+    assert section([made_run(groups=(0, 0, 0, 0))]) is None
+    assert section([made_run(groups=(0, 1, 2, 3))]) is None
+
+
+def test_names_are_text(tmp_path):
+    run = made_run(groups=(0, 0, 1, 1), folder=tmp_path / "<i>")
+    found = section([run, run])
+    assert "<i>" not in found.body
+    assert all("<i>" not in texts(figure) for figure in found.figures)
