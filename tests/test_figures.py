@@ -174,7 +174,7 @@ def test_fig_5_shows_the_learned_masks_of_the_most_branched_run(tmp_path, run):
     order = order_by_code(p["P_2"]), order_by_code(p["P_1"])
     expected = expected_mask(p["P_2"][order[0]], p["P_1"][order[1]])
     np.testing.assert_allclose(last.in_order, expected, atol=1e-6)
-    assert last.axes == ("8 nodes of $P_1$", "6 classes") and first.title == "learned, fc2"
+    assert last.axes == ("8 nodes of $P_{1}$", "6 classes") and first.title == "learned, fc2"
 
 
 def test_fig_8_draws_the_mean_and_the_band_of_seeds(tmp_path):
@@ -413,3 +413,12 @@ def test_a_full_disk_leaves_nothing_half_written(said, run, tmp_path, monkeypatc
     code, _, err = said("figures", run.folder, "--out", tmp_path / "f", "--only", 2)
     assert code == 1 and "No space left" in err and "--out" in err and "--run" not in err
     assert list((tmp_path / "f").iterdir()) == []
+
+
+def test_two_classes_one_cluster_and_no_groups_are_drawn_too(run):
+    p = {"P_0": np.ones((4, 1)), "P_1": np.zeros((4, 1)), "P_2": np.array([[0.2], [0.7]])}
+    about = run.about | {"classes": ["yes", "no"], "groups": None}
+    small = replace(run, about=about, memberships=p)
+    assert telling_classes(small) == [0, 1]
+    assert [bar.get_height() for bar in classes([small]).axes[0].patches[:2]] == [0.2, 0.7]
+    assert "1. yes" in text_of(nodes([small]))

@@ -60,13 +60,18 @@ def test_hovering_a_class_says_its_name_and_branches():
     assert "<b>c</b><br>in no branch for sure" in said
 
 
-def test_names_are_never_written_over_each_other():
-    rng = np.random.default_rng(1)
-    names = [f"a rather long name {i}" for i in range(25)]
-    run = made_run(rng.random((25, 3)), classes=names, confusion=np.eye(25, dtype=int))
-    figure = section([run]).figures[2]
-    (labels,) = [t for t in figure.data if t["mode"] == "text"]
-    assert 0 < len(labels["text"]) < 25
+def test_names_are_never_written_over_each_other(tmp_path):
+    def names_shown(panels: int) -> int:
+        runs = [
+            made_run(np.eye(2), classes=("a rather long name", "an even longer one"),
+                     confusion=np.eye(2, dtype=int), folder=tmp_path / str(i))
+            for i in range(panels)
+        ]  # fmt: skip
+        traces = section(runs).figures[2].data
+        return sum(len(trace["text"]) for trace in traces if trace["mode"] == "text")
+
+    assert names_shown(1) == 2  # one at each side
+    assert names_shown(4) == 4  # a panel of a quarter of the width has room for one
 
 
 def test_runs_of_different_widths_stand_side_by_side_the_narrowest_first(tmp_path):

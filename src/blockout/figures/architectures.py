@@ -134,7 +134,7 @@ def _column_names(axes: Axes, structure: Structure, frame: Frame) -> None:
     names = [layer.inputs for layer in structure.layers] + ["classes"]
     step = (frame.wide - WIDE) / (len(names) - 1)
     for number, name in enumerate(names):
-        shown = name if name == "classes" else f"${name}$"
+        shown = name if name == "classes" else style.symbol(name)
         boxes.words(axes, frame.x + number * step + WIDE / 2, frame.y - 0.14, shown,
                     fontsize=style.SMALL)  # fmt: skip
 

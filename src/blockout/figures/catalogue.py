@@ -1,6 +1,7 @@
 """Every figure by its number in the paper: its name, and how it is drawn from given runs."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -40,9 +41,13 @@ class Entry(NamedTuple):
 
 def _architectures(runs: Runs) -> Figure:
     """With what a run has learned, where one has; else an example."""
-    if any(run.structure is not None for run in runs):
-        return architectures(most_branched(runs).structure)
-    return architectures()
+    if all(run.structure is None for run in runs):
+        return architectures()
+    run = most_branched(runs)
+    assert run.structure is not None
+    if any(a.outputs != b.inputs for a, b in pairwise(run.structure.layers)):
+        raise selection.CannotDraw(f"the Blockout layers of {run.name} do not follow each other")
+    return architectures(run.structure)
 
 
 def _models(runs: Runs) -> Figure:

@@ -27,11 +27,11 @@ def classes(runs: Sequence[RunView], marked: Sequence[str] = ()) -> Figure:
     order = np.argsort(counts[0], kind="stable")
     chosen = examples.indices_of(marked, runs[0])
     if not chosen:
-        chosen = np.argsort(-np.mean(counts, axis=0), kind="stable")[:EXAMPLES].tolist()
+        chosen = np.argsort(np.mean(counts, axis=0), kind="stable")[: -EXAMPLES - 1 : -1].tolist()
     across = len(runs) if len(runs) <= 3 else 2
     down = -(-len(runs) // across)
     pictured = (runs[0].folder / "thumbnails.png").exists()
-    heights = [1.65 * down, 0.75 if pictured else 0.3]
+    heights = [1.75 * down, 0.75 if pictured else 0.3]
     figure = style.new_figure(sum(heights))
     above, below = style.stacked(figure, heights)
     panels = list(above.subplots(down, across, squeeze=False, sharey=True).flat)
@@ -39,7 +39,7 @@ def classes(runs: Sequence[RunView], marked: Sequence[str] = ()) -> Figure:
         _draw(axes, counts[number][order], ", in the order of (a)" if number else "")
         _number(axes, counts[number], order, chosen)
         label = selection.labels(runs)[number]
-        axes.set_title(_title(number, label, run, most=96 // across))
+        axes.set_title(_title(number, label, run, most=117 // across))
         if number:
             _correlate(axes, counts[0], counts[number])
     for number, axes in enumerate(panels):

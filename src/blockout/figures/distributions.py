@@ -32,7 +32,7 @@ def distributions(runs: Sequence[RunView]) -> Figure:
                 style.bare(axes)
                 continue
             mesh = _draw(axes, run.distributions[of])
-            axes.set_title(f"${of.replace('_', '_{')}}}$" if number == 0 else "", loc="center")
+            axes.set_title(style.symbol(of) if number == 0 else "", loc="center")
             axes.set_xlabel("iteration" if number == len(runs) - 1 else "")
         panels[0].set_ylabel("probability")
         bar = row.colorbar(mesh, ax=list(panels), pad=0.015, aspect=12, ticks=[0, 0.1, 0.5, 1])

@@ -103,7 +103,7 @@ def _some(p: np.ndarray) -> np.ndarray:
 
 def _named(of: str, run: RunView) -> str:
     p = run.memberships[of]
-    return f"{len(p)} {'classes' if p is run.class_memberships else f'nodes of ${of}$'}"
+    return f"{len(p)} {'classes' if p is run.class_memberships else f'nodes of {style.symbol(of)}'}"
 
 
 def _connections_left(run: RunView) -> float:

@@ -39,7 +39,7 @@ def nodes(runs: Sequence[RunView], marked: Sequence[str] = ()) -> Figure:
                 style.bare(axes)
                 continue
             seen = _draw(axes, run.memberships[name])
-            axes.set_title(f"${name[0]}_{{{name[2:]}}}$", loc="center")
+            axes.set_title(style.symbol(name), loc="center")
             if run.memberships[name] is run.class_memberships:
                 _number(axes, seen.points[chosen])
     examples.show(last, runs[0], chosen, each=2)

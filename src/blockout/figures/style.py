@@ -137,6 +137,16 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def symbol(of: str) -> str:
+    """Of a set of nodes.
+
+    >>> symbol("P_10")
+    '$P_{10}$'
+    """
+    letters, _, number = of.partition("_")
+    return f"${letters}_{{{number}}}$"
+
+
 def shortened(text: str, most: int) -> str:
     """
     >>> shortened("great white shark", 12)
