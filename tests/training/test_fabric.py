@@ -16,10 +16,11 @@ from blockout.training.fabric import make_fabric
 from .conftest import make_config, make_images, make_net
 
 SCRIPT = '''
-import os, signal, sys
+import atexit, os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from conftest import make_config, make_images, make_net
+import torch
 from blockout.training import ComputeConfig, Interrupted, train
 
 class Interrupting:
@@ -29,6 +30,10 @@ class Interrupting:
         self.left -= module.training
         if self.left == 0 and os.environ.get("LOCAL_RANK", "0") == "0":
             os.kill(os.getpid(), signal.SIGTERM)
+
+@atexit.register
+def last_words():
+    print("left" if not torch.distributed.is_initialized() else "ended while connected")
 
 if __name__ == "__main__":
     folder, strategy, precision, at = Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
@@ -70,6 +75,7 @@ def alone(folder: Path, precision: str, paper: bool = True) -> Path:
 def test_two_processes_have_the_loss_curve_of_one_with_the_joined_batch(tmp_path, rule):
     done = run([], tmp_path / "two", "ddp", "64-true", 0, rule, folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("left") == 2
     alone(tmp_path / "one", "64-true", paper=rule == "paper")
     one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
     assert len(one) == len(two) == 20

@@ -1,5 +1,6 @@
 """Devices, processes, precision and loggers: Lightning Fabric, set up from the config."""
 
+import atexit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,21 @@ def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
             "--accelerator, --devices, --num-nodes, --strategy or --precision do not fit this "
             f"machine: {error}"
         ) from error
+
+
+def launch(fabric: Fabric) -> None:
+    """Starts the processes, and has each take leave of the others before it ends.
+
+    An interpreter that ends while gloo's threads still run is sometimes aborted by them.
+    """
+    fabric.launch()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def on_first_process(fabric: Fabric, work: Callable[[], object]) -> None:

@@ -40,7 +40,7 @@ from blockout.training.evaluation import (
     evaluate,
     recalibrate,
 )
-from blockout.training.fabric import make_fabric, on_first_process
+from blockout.training.fabric import launch, make_fabric, on_first_process
 from blockout.training.finish import initial_weights, write_results
 from blockout.training.images import load_images
 from blockout.training.interrupts import SIGNALS, Interrupted, Pending
@@ -72,7 +72,7 @@ def train(
     config = config or TrainConfig()
     folder = config.folder
     fabric = make_fabric(config.compute, config.run, folder)
-    fabric.launch()
+    launch(fabric)
     on_first_process(fabric, lambda: files.open_folder(
         folder, config.identity(), config.flat(), config.run.restart
     ))  # fmt: skip
