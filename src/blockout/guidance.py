@@ -55,7 +55,7 @@ class Guidance:
     """When the budget is reached; it falls evenly from the beginning."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 for never."""
-    group_at: float = 0.5
+    group_at: float = 0.6
     """Until when classes may still change their clusters, as the network learns which are alike."""
     estimator: Estimator = "two-sided"
     """How memberships learn from the loss: eq9 as printed in the paper, or two-sided."""

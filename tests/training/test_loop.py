@@ -285,7 +285,7 @@ def test_guided_memberships_settle_also_in_the_moving_average(tmp_path, images, 
         train(make_config(folder, paper=False, ema=ema), model=make_net(), data=images)
         said = capsys.readouterr().out
         assert "step 7: the hidden nodes are settled" in said
-        assert "step 10: the structure is settled" in said
+        assert "step 12: the structure is settled" in said
         found = load_file(folder / "memberships.safetensors")
         assert set(torch.cat([p.flatten() for p in found.values()]).tolist()) == {0.0, 1.0}
         assert (found["P_2"].sum(1) >= 1).all()
