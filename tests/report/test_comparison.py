@@ -65,7 +65,7 @@ def test_runs_of_different_length_are_not_averaged():
 
 def test_accuracy_on_different_images_stands_in_different_figures():
     figures = section([view("a", 50.0), view("b", 90.0, data="birds")]).figures
-    assert [f.layout["title"]["text"] for f in figures] == [
+    assert [f.title for f in figures] == [
         "Test accuracy on cifar100", "Test accuracy on birds",
     ]  # fmt: skip
     assert [f.data[0]["x"] for f in figures] == [[50.0], [90.0]]

@@ -35,7 +35,7 @@ def figures(*views: RunView) -> dict:
 
 def test_one_run_shows_its_cost_by_step_and_by_epoch():
     by_step, by_epoch = figures(view())["convergence-cost"].data
-    assert (by_step["x"], by_step["y"]) == ([0.5, 1.0, 1.5], [4.0, 3.0, 2.5])
+    assert (by_step["x"], by_step["y"]) == ([0.25, 0.75, 1.25], [4.0, 3.0, 2.5])
     assert by_step["customdata"] == [50, 100, 150]
     assert (by_epoch["x"], by_epoch["y"]) == ([0.5, 1.5], [3.5, 2.4])  # in the middle of its epoch
     assert (by_step["name"], by_epoch["name"]) == ("mean of 50 steps", "mean of an epoch")

@@ -129,7 +129,7 @@ def test_long_histories_are_thinned():
 
 def test_each_figure_says_which_nodes_and_what_became_of_them():
     figures = section([view()]).figures
-    assert [f.layout["title"]["text"] for f in figures] == [
+    assert [f.title for f in figures] == [
         "P_0: outputs of FC1", "P_1: outputs of FC2", "P_2: the classes",
     ]  # fmt: skip
     assert figures[0].note.startswith("P_0 spread out, but not into branches: nodes lean")

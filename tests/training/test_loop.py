@@ -331,3 +331,9 @@ def test_recalibrated_statistics_are_those_of_the_expected_weights(images):
 def test_a_batch_that_cannot_be_dealt_out_names_the_flags():
     with pytest.raises(ValueError, match=r"--batch-size must be a multiple .* = 3, got 16"):
         require_divisible(16, 3)
+
+
+def test_short_trainings_are_logged_more_often(tmp_path, images):
+    folder = train(make_config(tmp_path / "run", steps=90, log_every=None), data=images)
+    said = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in said if "loss" in line][:3] == [2, 4, 6]

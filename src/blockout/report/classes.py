@@ -158,7 +158,7 @@ def _ranking(runs: Sequence[RunView]) -> Figure:
     layout |= {
         "updatemenus": [_sorting(orders, names, len(runs), named)], "hovermode": "closest",
         "shapes": [line for i, run in enumerate(runs) for line in _quartile_lines(run, i)],
-        "showlegend": len(runs) > 1, "margin": {"t": 140, "b": 20},
+        "showlegend": len(runs) > 1, "margin": {"t": 130, "b": 20},
         "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "yref": "container"},
     }  # fmt: skip
     data = [_rows(run, i, names, first, side) for side in (0, 1) for i, run in enumerate(runs)]
@@ -200,7 +200,7 @@ def _sorting(
     ]  # fmt: skip
     return {
         "type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left",
-        "y": 1, "yanchor": "bottom", "pad": {"b": 58}, "showactive": False, "font": {"size": 11},
+        "y": 1, "yanchor": "bottom", "pad": {"b": 76}, "showactive": False, "font": {"size": 11},
         "bgcolor": "rgba(128,128,128,0.12)", "bordercolor": LINE,
     }  # fmt: skip
 
@@ -250,14 +250,15 @@ def _against_accuracy(runs: Sequence[RunView]) -> Figure:
         })  # fmt: skip
         data += _trend(clusters, accuracy, number)
     layout = {
-        "height": 420, "hovermode": "closest", "showlegend": len(runs) > 1,
-        "title": {"text": "Do harder classes have more branches?"},
+        "height": 400, "hovermode": "closest", "showlegend": len(runs) > 1,
+        "margin": {"t": 14},
         "xaxis": {"title": {"text": "expected branches of a class"}, "zeroline": False},
         "yaxis": {"title": {"text": "accuracy of the class, %"}, "range": [-4, 104]},
         "legend": {"orientation": "h", "y": -0.22},
     }  # fmt: skip
     note = "Each point is a class. Where the line falls to the right, harder classes have more."
-    return Figure("classes-accuracy", data, layout, note)
+    title = "Do harder classes have more branches?"
+    return Figure("classes-accuracy", data, layout, note, title)
 
 
 def _few_values(clusters: Float[np.ndarray, "classes"]) -> bool:

@@ -118,11 +118,9 @@ def _usual(points: list[CompactionPoint]) -> CompactionPoint:
 def _by_work(measured: Sequence[Kept]) -> Figure:
     traces = [_curve(one, [100 * point.needed for point in one[2]]) for one in measured]
     _one_entry_each(traces)
-    made = layout(
-        "Accuracy against work", "Multiply-adds needed (% of all)", _y(measured), _entries(measured)
-    )
+    made = layout("Multiply-adds needed (% of all)", _y(measured), _entries(measured))
     made["xaxis"] |= {"range": [0, 103], "ticksuffix": " %"}
-    return Figure("compaction-work", traces, made, STAR)
+    return Figure("compaction-work", traces, made, STAR, "Accuracy against work")
 
 
 def _by_time(measured: Sequence[Kept]) -> Figure:
@@ -133,13 +131,13 @@ def _by_time(measured: Sequence[Kept]) -> Figure:
     _one_entry_each(traces)
     size = measured[0][3]["batch_size"]
     x = f"Milliseconds for {size} images"
-    made = layout("Accuracy against time", x, _y(measured), _entries(measured))
+    made = layout(x, _y(measured), _entries(measured))
     made["xaxis"] |= {"rangemode": "tozero", "ticksuffix": " ms"}
     note = (
         "The diamond is the dense network, timed in turns with the compact ones: how many times "
         "faster each is tells more than its milliseconds, which other work on the machine changes."
     )
-    return Figure("compaction-time", traces, made, note)
+    return Figure("compaction-time", traces, made, note, "Accuracy against time")
 
 
 def _dense_time(points: list[CompactionPoint]) -> float:

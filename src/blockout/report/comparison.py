@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from blockout.analysis import Consistency, consistency
-from blockout.report.history import heading
 from blockout.report.methods import Group, by_method
 from blockout.report.section import PALETTE, Figure, Section, plain
 from blockout.report.view import RunView
@@ -132,9 +131,8 @@ def _accuracy_figure(found: Sequence[Score], data: str, number: int) -> Figure:
             traces.append(_mean(score, row))
     labels = [_wrapped(score.group.label) for score in found]
     made = {
-        "height": 150 + 55 * len(found), "showlegend": False, "hovermode": "closest",
-        "title": heading(f"Test accuracy on {plain(data, 40)}"),
-        "margin": {"l": 60, "r": 20, "t": 50, "b": 50},
+        "height": 114 + 55 * len(found), "showlegend": False, "hovermode": "closest",
+        "margin": {"l": 60, "r": 20, "t": 14, "b": 50},
         "xaxis": {"title": {"text": "Test images named rightly (%)", "standoff": 8}},
         "yaxis": {"tickvals": list(range(len(found))), "ticktext": labels,
                   "range": [len(found) - 0.5, -0.5], "zeroline": False, "automargin": True},
@@ -142,7 +140,8 @@ def _accuracy_figure(found: Sequence[Score], data: str, number: int) -> Figure:
     note = (
         "A dot is a run; a diamond is the mean of a method, with one standard deviation each way."
     )
-    return Figure(f"comparison-accuracy-{number}", traces, made, note)
+    title = f"Test accuracy on {data}"
+    return Figure(f"comparison-accuracy-{number}", traces, made, note, title)
 
 
 def _dots(score: Score, finished: Sequence[RunView], row: int) -> dict[str, Any]:
@@ -226,13 +225,13 @@ def _agreement_figure(
         "zeroline": False,
     }  # fmt: skip
     made = {
-        "height": 200 + 46 * n,
-        "title": heading("How far groups of classes agree"),
-        "margin": {"l": 60, "r": 20, "t": 50, "b": 50},
+        "height": 164 + 46 * n,
+        "margin": {"l": 60, "r": 20, "t": 14, "b": 50},
         "xaxis": ticks, "yaxis": ticks | {"autorange": "reversed"},
     }  # fmt: skip
     note = "Correlation of who shares branches with whom, for each two runs; 1 is the same."
-    return Figure(f"comparison-agreement-{number}", [trace], made, note)
+    title = "How far groups of classes agree"
+    return Figure(f"comparison-agreement-{number}", [trace], made, note, title)
 
 
 def _pair(names: Sequence[str], i: int, j: int, chances: np.ndarray) -> str:

@@ -76,12 +76,11 @@ def _figure(run: RunView, number: int, named: bool) -> Figure:
                   "autorange": "reversed",
                   "scaleanchor": "x", "constrain": "domain", "automargin": True, **ticks},
         "shapes": _squares(groups, len(shares)),
-        "margin": {"t": 100 if named else 70},
+        "margin": {"t": 70},
     }  # fmt: skip
-    if named:
-        layout["title"] = {"text": plain(run.name)}
     data = [_cells(shares, labels), _diagonal(run, groups, labels)]
-    return Figure(f"confusion-{number}", data, layout, _note(groups, shares, len(run.classes)))
+    note = _note(groups, shares, len(run.classes))
+    return Figure(f"confusion-{number}", data, layout, note, run.name if named else "")
 
 
 def _note(groups: Grouping, shares: np.ndarray, classes: int) -> str:

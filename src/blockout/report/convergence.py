@@ -46,11 +46,12 @@ def section(runs: Sequence[RunView]) -> Section | None:
 def _cost(groups: list[Group]) -> Figure:
     alone = sum(len(group.runs) for group in groups) == 1
     entries = 2 if alone else len(groups)
-    made = layout("Training cost", EPOCH, "Training cost (cross-entropy)", entries)
+    made = layout(EPOCH, "Training cost (cross-entropy)", entries)
     made["xaxis"] |= {"rangemode": "tozero"}
     made["yaxis"] |= {"rangemode": "tozero"}
     if alone:
-        return Figure("convergence-cost", _cost_of_one(groups[0].runs[0], groups[0]), made)
+        traces = _cost_of_one(groups[0].runs[0], groups[0])
+        return Figure("convergence-cost", traces, made, title="Training cost")
     traces = []
     for group in groups:
         for i, view in enumerate(group.runs):
@@ -58,24 +59,32 @@ def _cost(groups: list[Group]) -> Figure:
             traces.append(_cost_by_step(view, group) | legend)
             traces.append(_cost_by_epoch(view, group) | legend | {"showlegend": False})
     note = "Thin lines: along the steps. Dots: the mean of each epoch."
-    return Figure("convergence-cost", traces, made, note)
+    return Figure("convergence-cost", traces, made, note, "Training cost")
 
 
 def _cost_of_one(view: RunView, group: Group) -> list[dict[str, Any]]:
+    lines = _steps(view)
+    every = f"mean of {lines[0]['step']} steps" if lines else ""
     return [
-        _cost_by_step(view, group) | {"name": f"mean of {view.config['log_every']} steps"},
+        _cost_by_step(view, group) | {"name": every},
         _cost_by_epoch(view, group) | {"name": "mean of an epoch"},
     ]
 
 
 def _cost_by_step(view: RunView, group: Group) -> dict[str, Any]:
+    """In the middle of the steps that each is the mean of."""
     lines = _steps(view)
-    lines = [lines[i] for i in thinned(len(lines))]
-    return _line(view, group, [at["epoch"] for at in lines], [at["loss"] for at in lines]) | {
+    starts = [0, *(at["step"] for at in lines[:-1])] if lines else []
+    middle = [
+        at["epoch"] * (1 + start / at["step"]) / 2 for start, at in zip(starts, lines, strict=True)
+    ]
+    chosen = thinned(len(lines))
+    lines, middle = [lines[i] for i in chosen], [middle[i] for i in chosen]
+    return _line(view, group, middle, [at["loss"] for at in lines]) | {
         "customdata": [at["step"] for at in lines],
         "mode": "lines" if len(lines) > 1 else "markers",
         "line": {"color": group.colour, "width": 1.5},
-        "hovertemplate": "step %{customdata:,}, epoch %{x:.2f}<br>cost %{y:.3f}" + _extra(view),
+        "hovertemplate": "until step %{customdata:,}<br>cost %{y:.3f}" + _extra(view),
     }
 
 
@@ -96,26 +105,27 @@ def _accuracy_of_one(view: RunView) -> Figure:
     for split, (name, _, colour) in SPLITS.items():
         trace = _accuracy_line(view, Group("", (view,), colour), split)
         traces += [trace | {"name": name}] if trace["x"] else []
-    made = layout("Accuracy", EPOCH, RIGHT, len(traces))
-    return Figure("convergence-accuracy", traces, made, ALONG_THE_WAY)
+    made = layout(EPOCH, RIGHT, len(traces))
+    return Figure("convergence-accuracy", traces, made, ALONG_THE_WAY, "Accuracy")
 
 
 def _training_accuracy(groups: list[Group]) -> Figure:
-    made = layout("Accuracy on training images", EPOCH, RIGHT, len(groups))
+    made = layout(EPOCH, RIGHT, len(groups))
     traces = _lines_of(groups, "train")
     for trace in traces:
         trace["line"] |= {"dash": "solid"}
-    return Figure("convergence-training", traces, made, ALONG_THE_WAY)
+    title = "Accuracy on training images"
+    return Figure("convergence-training", traces, made, ALONG_THE_WAY, title)
 
 
 def _unseen_accuracy(groups: list[Group]) -> Figure:
-    made = layout("Accuracy on other images", EPOCH, RIGHT, len(groups))
+    made = layout(EPOCH, RIGHT, len(groups))
     holdout = _lines_of(groups, "holdout")
     for trace in holdout:
         trace["showlegend"] = False
     note = "Solid: test images. Dashed: hold-out images, set aside from the training images."
     figure = "convergence-test", [*holdout, *_lines_of(groups, "test")], made
-    return Figure(*figure, note if holdout else "")
+    return Figure(*figure, note if holdout else "", "Accuracy on other images")
 
 
 def _lines_of(groups: list[Group], split: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from blockout.report.history import layout, thinned
-from blockout.report.section import PALETTE, Figure, Section, plain
+from blockout.report.section import PALETTE, Figure, Section
 from blockout.report.view import BINS, Distributions, RunView
 
 LEAD = (
@@ -153,9 +153,9 @@ def _figure(name: str, where: str, logged: Distributions, view: RunView) -> Figu
         _now(steps[-1]),
         _bars(shares[-1]),
     ]
-    told = f"{plain(name)}: {where}" if where else plain(name)
-    made = _two_panels(told) | {"sliders": [_slider(steps, shares)]}
-    return Figure(f"distributions-{name}", traces, made, _in_words(name, logged, view))
+    title = f"{name}: {where}" if where else name
+    made = _two_panels() | {"sliders": [_slider(steps, shares)]}
+    return Figure(f"distributions-{name}", traces, made, _in_words(name, logged, view), title)
 
 
 def _heatmap(steps: np.ndarray, shares: np.ndarray) -> dict[str, Any]:
@@ -228,13 +228,12 @@ def _rounded(shares: np.ndarray) -> list[float]:
     return [round(float(share), 2) for share in shares]
 
 
-def _two_panels(title: str) -> dict[str, Any]:
-    made = layout(title, "Training step", "P, chance to belong to a branch")
+def _two_panels() -> dict[str, Any]:
+    made = layout("Training step", "P, chance to belong to a branch")
     made["xaxis"] |= {"domain": [0, 0.68]}
     made["yaxis"] |= {"range": [0, 1]}
-    made["title"] |= {"pad": {"b": 40}}  # above the scale of colours
     return made | {
-        "height": 490, "margin": made["margin"] | {"t": 75, "b": 130}, "bargap": 0,
+        "height": 460, "margin": made["margin"] | {"t": 45, "b": 130}, "bargap": 0,
         "xaxis2": {"domain": [0.73, 1], "anchor": "y", "rangemode": "tozero",
                    "title": {"text": "Share (%)", "standoff": 8}},
         "showlegend": True,

@@ -159,16 +159,14 @@ def _figure(run: RunView, number: int, named: bool) -> Figure:
         "yaxis": {"visible": False, "range": [-0.02, 1.12], "fixedrange": True},
         "annotations": [_heading(run, n, x) for n, x in zip(names, places, strict=True)]
         + [a for x, c in zip(places, columns, strict=True) for a in _labels(run, c, x)],
-        "margin": {"l": 10, "r": 10, "t": 60 if named else 20, "b": 10},
+        "margin": {"l": 10, "r": 10, "t": 20, "b": 10},
     }  # fmt: skip
-    if named:
-        layout["title"] = {"text": plain(run.name)}
     note = (
         "Bands have the colour of the first branch that their boxes share. Grey bands come from or "
         "lead to rare combinations of branches, merged into “others”: much grey means that the "
         "branches are not clearly separated."
     )
-    return Figure(f"flow-{number}", data, layout, note)
+    return Figure(f"flow-{number}", data, layout, note, run.name if named else "")
 
 
 def _ribbon(band: Band, left: float, right: float) -> dict[str, Any]:

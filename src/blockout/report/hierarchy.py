@@ -143,15 +143,13 @@ def _figure(run: RunView, number: int, named: bool) -> Figure:
                   "zeroline": False, "automargin": True},
         "margin": {"t": 90, "b": 20},
     }  # fmt: skip
-    if named:
-        layout["title"] = {"text": plain(run.name)}
     data = [*_strips(means), *_lines(run, tree, twigs), _class_points(run, twigs)]
     note = (
         "Cells: the chance that the class belongs to the branch of that column, the fuller the "
         "surer. Lines have the colour of the strongest branch of the classes that they join; grey "
         "lines join groups."
     )
-    return Figure(f"hierarchy-{number}", data, layout, note)
+    return Figure(f"hierarchy-{number}", data, layout, note, run.name if named else "")
 
 
 def _twigs(tree: Tree, most: int) -> list[list[int]]:

@@ -77,7 +77,7 @@ def _examples() -> Figure:
         layout[axis_key("y", panel)] |= _bare(
             "output nodes" if panel == 0 else "", upside_down=True
         )
-    layout["margin"] = {"t": 40, "b": 40}
+    layout["margin"] = {"t": 30, "b": 40}
     return Figure("masks-examples", data, layout, EXAMPLES_NOTE)
 
 
@@ -98,10 +98,8 @@ def _learned(run: RunView, number: int, named: bool) -> Figure:
         if layer.outputs == run.structure.class_set.name:
             data.append(_classes(run, len(mask), panel))
     data[0] |= {"showscale": True, "colorbar": {"title": {"text": "%"}, "thickness": 12}}
-    layout["margin"] = {"t": 70 if named else 50, "b": 50}
-    if named:
-        layout["title"] = {"text": plain(run.name)}
-    return Figure(f"masks-{number}", data, layout, LEARNED_NOTE)
+    layout["margin"] = {"t": 30, "b": 50}
+    return Figure(f"masks-{number}", data, layout, LEARNED_NOTE, run.name if named else "")
 
 
 def learned_mask(run: RunView, layer: Layer) -> Float[np.ndarray, "rows columns"]:

@@ -68,10 +68,11 @@ def _figure(name: str, runs: Sequence[RunView]) -> Figure:
             layout[axis_key(letter, panel)] |= _unnumbered(share)
     data += _legend(data)
     layout |= {
-        "showlegend": True, "title": {"text": plain(_title(name, runs[0]))}, "hovermode": "closest",
-        "legend": {"orientation": "h", "y": -0.18}, "margin": {"t": 70 if len(runs) > 1 else 50},
+        "showlegend": True, "hovermode": "closest",
+        "legend": {"orientation": "h", "y": -0.18}, "margin": {"t": 34 if len(runs) > 1 else 14},
     }  # fmt: skip
-    return Figure(f"nodes-{name.lower().replace('_', '')}", data, layout, _note(name, runs[0]))
+    id, note = f"nodes-{name.lower().replace('_', '')}", _note(name, runs[0])
+    return Figure(id, data, layout, note, _title(name, runs[0]))
 
 
 def _unnumbered(share: float) -> dict[str, Any]:

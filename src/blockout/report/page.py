@@ -9,6 +9,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import resources
@@ -137,13 +138,24 @@ def _section(section: Section) -> str:
 def _figure(figure: Figure, title: str) -> str:
     """A place for it and its data; the script draws it when it comes near."""
     id, height = html.escape(figure.id), figure.layout.get("height", HEIGHT)
-    note = f"<figcaption>{html.escape(figure.note)}</figcaption>" if figure.note else ""
+    note = f"<figcaption>{_with_commands(figure.note)}</figcaption>" if figure.note else ""
+    heading = f"<h3><bdi>{html.escape(figure.title)}</bdi></h3>" if figure.title else ""
     data = as_json({"data": figure.data, "layout": figure.layout})
+    name = html.escape(figure.title or figure.note or title)
     return (
-        f'<figure class="figure"><div class="plot" id="figure-{id}" role="group" tabindex="0" '
-        f'aria-label="{html.escape(figure.note or title)}" style="height:{height:g}px"></div>{note}'
+        f'<figure class="figure">{heading}<div class="plot" id="figure-{id}" role="group" '
+        f'tabindex="0" aria-label="{name}" style="height:{height:g}px"></div>{note}'
         f'<script type="application/json">{data}</script></figure>'
     )
+
+
+def _with_commands(text: str) -> str:
+    """What stands between backticks as code.
+
+    >>> _with_commands("`blockout compact` <5 s")
+    '<code>blockout compact</code> &lt;5 s'
+    """
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _title(views: Sequence[RunView]) -> str:

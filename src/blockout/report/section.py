@@ -25,6 +25,8 @@ class Figure:
     layout: dict[str, Any]
     note: str = ""
     """A sentence below it, plain text."""
+    title: str = ""
+    """A heading above it, plain text."""
 
 
 @dataclass(frozen=True)

@@ -99,14 +99,12 @@ def _overlap(run: RunView, number: int, named: bool) -> Figure:
     rows = [
         f"{name} ({len(own)})" for name, own in zip(learned.names, learned.members, strict=True)
     ]
+    above = 30 + 5 * max(map(len, labels))
     layout = {
-        "height": 240 + min(24 * len(rows), TALLEST), "margin": {"t": 200, "b": 20},
-        "title": {"text": plain(run.name) if named else "Classes that groups have in common",
-                  "yref": "container", "y": 0.99, "yanchor": "top"},
+        "height": above + 20 + min(28 * len(rows), TALLEST), "margin": {"t": above, "b": 20},
         "xaxis": {"side": "top", "tickangle": -45, "showgrid": False, "tickfont": {"size": 10},
                   "type": "category", "dtick": 1},
         "yaxis": {"autorange": "reversed", "showgrid": False, "type": "category", "dtick": 1,
-                  "title": {"text": "learned groups (classes)", "standoff": 12},
                   "automargin": True},
     }  # fmt: skip
     shown = [[str(n) if n else "" for n in row] for row in table[:, order].tolist()]
@@ -119,7 +117,8 @@ def _overlap(run: RunView, number: int, named: bool) -> Figure:
         "Rows: learned groups; columns: known groups; numbers: classes in common. One number in "
         "each row and column would be full agreement; a known group in many rows was torn apart."
     )
-    return Figure(f"taxonomy-overlap-{number}", data, layout, note)
+    title = run.name if named else "Classes that groups have in common"
+    return Figure(f"taxonomy-overlap-{number}", data, layout, note, title)
 
 
 def overlap_counts(
@@ -244,10 +243,10 @@ def _bars(found: Sequence[tuple[str, Nearness]]) -> Figure:
     ]  # fmt: skip
     layout = {
         "height": 130 + 62 * len(found), "barmode": "group",
-        "title": {"text": "Mistakes that stay in the right group"},
         "xaxis": {"title": {"text": "% of the mistakes"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     }  # fmt: skip
     note = "Longer blue than grey bars: mistakes are mild ones, to classes of the same group."
-    return Figure("taxonomy-mistakes", data, layout, note)
+    title = "Mistakes that stay in the right group"
+    return Figure("taxonomy-mistakes", data, layout, note, title)

@@ -312,5 +312,5 @@ def _fine_tune(
 def milliseconds(dense: nn.Module, small: nn.Module, x: Tensor) -> tuple[float, float]:
     """Median time of both, in turns; of fewer turns where each takes long."""
     runs = (lambda: dense(x), lambda: small(x))
-    taken = in_turns(runs, rounds=(7, 21), seconds=3.0)
+    taken = in_turns(runs, rounds=(7, 101), seconds=2.0)
     return 1e3 * statistics.median(taken[0]), 1e3 * statistics.median(taken[1])

@@ -114,8 +114,9 @@ class RunConfig:
     """Begin anew: what the folder holds of this run is deleted first."""
     init_from: Path | None = None
     """Start from the final weights of this earlier run; what does not fit starts fresh."""
-    log_every: int = 50
-    """Steps between two entries of metrics and of the distribution of P."""
+    log_every: int | None = None
+    """Steps between two entries of metrics and of the distribution of P. Default: 50, in short
+    trainings a fortieth of it."""
     checkpoint_minutes: float = 5.0
     """Minutes between two checkpoints within an epoch; each epoch ends with one as well."""
     tensorboard: bool = True
@@ -126,7 +127,9 @@ class RunConfig:
     """Log to this MLflow experiment too (needs mlflow)."""
 
     def __post_init__(self) -> None:
-        _require(self.log_every >= 1, "log-every", "at least 1", self.log_every)
+        _require(
+            self.log_every is None or self.log_every >= 1, "log-every", "at least 1", self.log_every
+        )
         _require(
             self.checkpoint_minutes > 0, "checkpoint-minutes", "positive", self.checkpoint_minutes
         )

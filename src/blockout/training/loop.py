@@ -128,6 +128,7 @@ class Training:
         self.stepper: Any = fabric.setup_optimizers(self.optimizer)
         self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
         self.steps = o.steps or config.epochs * self.epoch_steps
+        self.log_every = config.run.log_every or max(min(50, self.steps // 40), 1)
         self.joined_batch = min(self.batch_size, len(data.train))
         self.guide = make_guide(config, self.module, data, self.steps)
         self.identity = {**config.identity(), "images": data.fingerprint()}
@@ -168,7 +169,7 @@ class Training:
         began = time.perf_counter()
         for x, y in batches:
             position.unlogged.append(self._step(x, y))
-            if position.step % self.config.run.log_every == 0:
+            if position.step % self.log_every == 0:
                 self._log(position.unlogged)
             if position.step % self.epoch_steps == 0 or position.step == self.steps:
                 break  # what is due now comes with the end of the epoch
