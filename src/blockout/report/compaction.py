@@ -4,7 +4,7 @@ import contextlib
 import html
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockout.report.history import layout
@@ -33,7 +33,7 @@ STAR = (
 )
 
 
-def measure_if_missing(view: RunView) -> None:
+def measure_if_missing(view: RunView, say: Callable[[str], object] = print) -> None:
     """Measures a finished Blockout run and keeps the result in its folder, unless it is there.
 
     What stands in the way (the images are not here, say) is kept in its place, for ``section`` to
@@ -41,6 +41,7 @@ def measure_if_missing(view: RunView) -> None:
     """
     if not view.finished or not view.memberships or _kept(view)[0]:
         return
+    say(f"measuring once how small and how fast {view.name} becomes ...")
     try:
         points, about = _measured(view)
     except Exception as error:  # data, hubs and trunks of one's own fail in many ways
