@@ -25,6 +25,7 @@ from blockout.report.page import write_page
 from blockout.report.view import RunView
 from blockout.training import OptimisationConfig, RunConfig, TrainConfig, files
 from blockout.training.finish import FORMAT, THUMBNAILS_A_CLASS
+from blockout.training.records import environment
 
 CHROMIUM = "--no-sandbox --headless --disable-gpu --disable-background-networking " \
     "--disable-component-update --disable-sync --no-first-run"  # fmt: skip
@@ -164,10 +165,13 @@ def _processor_time() -> float:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/report_page.json"))
+    arguments = parser.parse_args()
     library = len(get_plotlyjs().encode())
     heads = ("MB beside Plotly", "written in s", "usable in s", "processor s")
     print(" " * 26 + "".join(f"{head:>18}" for head in heads))
+    rows = []
     for title, (classes, nodes, images) in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
             run = write_run(Path(folder) / "run", classes, nodes, images)
@@ -176,7 +180,10 @@ def main() -> None:
             written = time.perf_counter() - began
             size = (page.stat().st_size - library) / 1e6
             clock, processor = seconds_until_usable(page, f"class number {classes - 1}")
+        measured = (size, written, clock, processor)
+        rows.append({"run": title} | dict(zip(heads, measured, strict=True)))
         print(f"{title:<26}{size:>18.2f}{written:>18.1f}{clock:>18.1f}{processor:>18.1f}")
+    files.write_json(arguments.out, {"rows": rows, **environment()})
 
 
 if __name__ == "__main__":
