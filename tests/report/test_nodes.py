@@ -57,7 +57,7 @@ def test_hovering_a_class_says_its_name_and_branches():
     run = made_run([[1, 1], [1, 0], [0, 0], [0, 1]], classes=("<b>a", "b", "c", "d"))
     said = [x for t in section([run]).figures[2].data if t.get("meta") for x in t["text"]]
     assert "<b>&lt;b&gt;a</b><br>branches 0 + 1" in said
-    assert "<b>c</b><br>in no branch for sure" in said
+    assert "<b>c</b><br>not surely in any branch" in said
 
 
 def test_names_are_never_written_over_each_other(tmp_path):

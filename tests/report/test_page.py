@@ -156,7 +156,7 @@ def test_the_facts_about_a_class_are_the_runs(opened, run):
     assert f"{view.class_accuracy[2]:.1f}".removesuffix(".0") + " % of its test images" in said
     near = view.structure.nearest("blue", 5)
     buttons = page.tab.locator("#found p", has_text="Nearest").locator("button").all_inner_texts()
-    assert buttons == [f"{row.name} · {row.similarity:.2f}" for row in near]
+    assert buttons == [f"{row.name} · {row.similarity:.2f}" for row in near if row.similarity > 0]
     page.tab.click(f"#found button:has-text('{near[0].name} ·')")
     assert page.tab.inner_text("#found h2") == near[0].name
 
@@ -226,6 +226,29 @@ def test_the_page_can_be_used_by_keyboard(opened, run):
     assert page.tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+def test_time_and_order_are_set_by_keyboard(opened, run):
+    page = opened(run)
+    page.draw_all()
+    shown = "plot => JSON.stringify(Array.from(plot.data[plot.data.length - 1].x))"
+    page.tab.focus("#distributions [type=range]")
+    last = page.tab.eval_on_selector("#distributions .plot", shown)
+    page.tab.keyboard.press("Home")
+    said = page.tab.eval_on_selector("#distributions .controls span", "part => part.textContent")
+    assert re.fullmatch(r"The histogram on the right is of step \d+", said)
+    assert page.tab.eval_on_selector("#distributions .plot", shown) != last
+
+    rows, orders = "plot => JSON.stringify(Array.from(plot.data[0].y))", set()
+    for number in (1, 2, 3):
+        page.tab.focus(f"#classes .controls button:nth-child({number})")
+        page.tab.keyboard.press("Enter")
+        orders.add(page.tab.eval_on_selector("#classes .plot", rows))
+    assert len(orders) > 1
+    pressed = "#classes .controls [aria-pressed=true]"
+    assert page.tab.eval_on_selector_all(pressed, "all => all.map(b => b.textContent)") == [
+        "by name"
+    ]
+
+
 def test_light_and_dark_follow_the_reader(opened, run):
     page = opened(run, color_scheme="dark")
     page.tab.wait_for_selector(".plot[data-drawn]")
@@ -256,7 +279,7 @@ def test_printing_draws_what_was_never_scrolled_to(opened, run):
 
 def test_only_the_page_of_a_training_loads_itself_anew(opened, unfinished, run):
     page = opened(unfinished)
-    assert "Load anew every 30 seconds" in page.tab.inner_text("#training")
+    assert "Reload every 30 seconds" in page.tab.inner_text("#training")
     assert '"renewal":30' in page.tab.text_content("#said")
     done = opened(run)
     assert not done.tab.is_visible("#training") and '"renewal":0' in done.tab.text_content("#said")

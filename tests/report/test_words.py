@@ -35,7 +35,7 @@ def test_a_finished_run_is_told(view):
     test, structure = view.result["test"], view.structure
     assert "Trained on tinted noise, 6 classes, with Blockout" in told
     assert "two layers of 24 nodes in 3 clusters (branches). 3 epochs (15 steps) took" in told
-    assert f"{test['accuracy']:.2f} % of the test images are right (guessing: 17 %)" in told
+    assert f"{test['accuracy']:.2f} % of the test images are correct (guessing: 17 %)" in told
     assert f"fall into {len(structure.class_groups)} group" in told
     first, second = (100 * cost.left for cost in structure.costs)
     assert f"{first:.0f} % of those of FC2 and {second:.0f} % of those of the classifier" in told
@@ -57,7 +57,7 @@ def test_what_is_left_is_that_of_all_connections_together(view):
         ({"auc": 0.73, "auc_p_value": 0.001, "adjusted_rand": 0.1}, "73 % of cases (guessing: 50 "
          "%): more often than by chance."),
         ({"auc": 0.52, "auc_p_value": 0.3, "adjusted_rand": 0.0}, "no more than chance would give"),
-        ({"auc": 1.0, "auc_p_value": 0.001, "adjusted_rand": 1.0}, "found again exactly"),
+        ({"auc": 1.0, "auc_p_value": 0.001, "adjusted_rand": 1.0}, "groups, they are the same"),
     ],
 )  # fmt: skip
 def test_agreement_is_said_with_its_weight(view, groups, expected):
@@ -88,7 +88,7 @@ def test_several_runs_are_a_table_with_each_story_to_unfold(view, baseline, unfi
     assert [row[:6] for row in cells] == [
         ["run", "tinted noise", "blockout", "24", "3", "3 epochs"],
         ["base", "tinted noise", "baseline", "–", "–", "3 epochs"],
-        ["half", "tinted noise", "blockout", "24", "3", "3 epochs, still training"],
+        ["half", "tinted noise", "blockout", "24", "3", "1 of 3 epochs so far"],
     ]
     assert cells[1][7] == f"{others[0].result['test']['accuracy']:.2f} %"
     assert body.count("<details>") == 3
@@ -102,13 +102,13 @@ def test_what_compaction_gives_is_measured_rather_than_expected(view, tmp_path):
     points = [CompactionPoint(t, 1, 1 - t, 4.0, 4 - 4 * t, 90 - t) for t in (0.0, 0.5)]
     write_curve(tmp_path, points, batch_size=64, images="hold-out")
     told = plainly(words.section([here]))
-    assert "need 50 % of their multiply-adds, and 2.00 ms in place of 4.00 ms for 64" in told
-    assert "89.50 % of the hold-out images are right then, 90.00 % before" in told
+    assert "out 50 % of their multiplications, and take 2.00 ms in place of 4.00 ms" in told
+    assert "89.50 % of the hold-out images are correct then, 90.00 % before" in told
     done = {"multiply_adds": [200, 50], "milliseconds": [3.0, 1.0], "batch_size": 256,
             "test": [80.0, 79.0]}  # fmt: skip
     (tmp_path / ABOUT).write_text(json.dumps({"compaction": done}))
     section = words.section([here])
-    assert "need 25 % of their multiply-adds, and 1.00 ms in place of 3.00 ms" in plainly(section)
+    assert "25 % of their multiplications, and take 1.00 ms in place" in plainly(section)
     assert "<dd>3.0 ×</dd>" in section.body
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from blockout.report.numbers import expected_clusters, quartiles
-from blockout.report.panels import LINE, side_by_side
+from blockout.report.panels import side_by_side
 from blockout.report.section import PALETTE, Figure, Section, plain
 from blockout.report.selection import in_detail, with_structure
 from blockout.report.view import RunView
@@ -139,7 +139,7 @@ def _ranking(runs: Sequence[RunView]) -> Figure:
     """Every class a row: left its branches, right its accuracy; buttons sort the rows."""
     count = len(runs[0].classes)
     named = count <= NAMED
-    height = 180 + (ROW * count if named else 1400)
+    height = 110 + (ROW * count if named else 1400)
     layout = side_by_side(["", ""], height, gap=0.04)
     names = [plain(name, 28) for name in runs[0].classes]
     orders = _orders(runs[0])
@@ -152,18 +152,28 @@ def _ranking(runs: Sequence[RunView]) -> Figure:
         "rangemode": "tozero",
         "side": "top",
     }
-    layout["xaxis2"] |= {"title": {"text": "accuracy, %"}, "range": [-3, 103], "side": "top"}
+    layout["xaxis2"] |= {
+        "title": {"text": "accuracy, %"},
+        "range": [_lowest(runs) - 3, 103],
+        "side": "top",
+    }
     layout["yaxis"] |= rows | ticks | {"tickfont": {"size": 10}, "automargin": True}
     layout["yaxis2"] |= rows | {"showticklabels": False, "matches": "y"}
     layout |= {
         "updatemenus": [_sorting(orders, names, len(runs), named)], "hovermode": "closest",
         "shapes": [line for i, run in enumerate(runs) for line in _quartile_lines(run, i)],
-        "showlegend": len(runs) > 1, "margin": {"t": 130, "b": 20},
+        "showlegend": len(runs) > 1, "margin": {"t": 64, "b": 20},
         "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "yref": "container"},
     }  # fmt: skip
     data = [_rows(run, i, names, first, side) for side in (0, 1) for i, run in enumerate(runs)]
     note = "Each row is a class. Solid line: the median of the branches; dotted: the quartiles."
     return Figure("classes-ranking", data, layout, note)
+
+
+def _lowest(runs: Sequence[RunView]) -> float:
+    """A round number below all accuracies, in per cent."""
+    least = min(float(np.nan_to_num(_accuracy(run)).min()) for run in runs)
+    return 10 * max(least // 10 - 1, 0)
 
 
 def _orders(run: RunView) -> dict[str, Int64[np.ndarray, "classes"]]:
@@ -198,11 +208,7 @@ def _sorting(
         ]}
         for label, order in orders.items()
     ]  # fmt: skip
-    return {
-        "type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left",
-        "y": 1, "yanchor": "bottom", "pad": {"b": 76}, "showactive": False, "font": {"size": 11},
-        "bgcolor": "rgba(128,128,128,0.12)", "bordercolor": LINE,
-    }  # fmt: skip
+    return {"buttons": buttons}
 
 
 def _rows(

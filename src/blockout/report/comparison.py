@@ -133,7 +133,7 @@ def _accuracy_figure(found: Sequence[Score], data: str, number: int) -> Figure:
     made = {
         "height": 114 + 55 * len(found), "showlegend": False, "hovermode": "closest",
         "margin": {"l": 60, "r": 20, "t": 14, "b": 50},
-        "xaxis": {"title": {"text": "Test images named rightly (%)", "standoff": 8}},
+        "xaxis": {"title": {"text": "Test images classified correctly (%)", "standoff": 8}},
         "yaxis": {"tickvals": list(range(len(found))), "ticktext": labels,
                   "range": [len(found) - 0.5, -0.5], "zeroline": False, "automargin": True},
     }  # fmt: skip
@@ -192,10 +192,11 @@ def _agreement_in_words(agreed: dict[tuple[int, int], Consistency]) -> str:
     if len(values) == 1:
         said = f"with correlation {values[0]:.2f} (p = {next(iter(agreed.values())).p_value:.2g})"
     else:
+        better = len(values) - by_chance
         said = (
             f"with correlations from {min(values):.2f} to {max(values):.2f}, {fmean(values):.2f} "
-            f"on average; {by_chance or 'none'} of the {len(values)} pairs "
-            f"{'agree' if by_chance != 1 else 'agrees'} no better than chance (p above 0.05)"
+            f"on average; {better or 'none'} of the {len(values)} pairs "
+            f"{'agree' if better != 1 else 'agrees'} better than chance (p at most 0.05)"
         )
     return (
         f"<p><b>Do they find the same groups?</b> Blockout runs on the same classes put them "

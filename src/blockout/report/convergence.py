@@ -25,7 +25,7 @@ SPLITS = {
     "train": ("training images", "dot", PALETTE[1]),
 }
 """Key of the metrics, name, dash and, for a single run, colour."""
-EPOCH, RIGHT = "Epoch", "Images named rightly (%)"
+EPOCH, RIGHT = "Epoch", "Images classified correctly (%)"
 
 
 def section(runs: Sequence[RunView]) -> Section | None:

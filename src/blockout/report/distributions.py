@@ -15,8 +15,9 @@ from blockout.report.view import BINS, Distributions, RunView
 LEAD = (
     "P is the chance that a node belongs to a branch (cluster); every node has one for each "
     "branch. Training starts with P near one half: nothing is decided. Where the colours part "
-    "towards 0 and 1, nodes have settled in some branches and left the others. Move the slider to "
-    "see the distribution at a time."
+    "towards 0 and 1, nodes have settled in some branches and left the others. A guided training "
+    "moves P towards few branches and fixes it at 0 or 1 by a schedule; what it learns is which. "
+    "The slider shows the distribution at other times."
 )
 END = 0.2
 """P up to this lies at the low end, from 1 - this at the high end."""
@@ -48,7 +49,7 @@ class Outcome(Enum):
 
 
 MEANING = {
-    Outcome.DIVERGED: "nodes are clearly in some branches and out of others",
+    Outcome.DIVERGED: "many nodes are clearly in some branches and out of others",
     Outcome.STAYED: "training did not decide who belongs to which branch",
     Outcome.ROSE: "nodes tend to belong to every branch, so these layers are nearly dense",
     Outcome.FELL: "nodes tend to leave every branch, so few connections are left",
@@ -216,11 +217,8 @@ def _slider(steps: np.ndarray, shares: np.ndarray) -> dict[str, Any]:
         for i in chosen
     ]
     return {
-        "active": len(positions) - 1, "steps": positions, "x": 0, "len": 1, "y": -0.2,
-        "pad": {"t": 0, "b": 0}, "ticklen": 4, "minorticklen": 0,
-        "bgcolor": "rgba(128,128,128,0.25)", "bordercolor": "rgba(128,128,128,0.6)",
+        "active": len(positions) - 1, "steps": positions,
         "currentvalue": {"prefix": "The histogram on the right is of step "},
-        "transition": {"duration": 0},
     }  # fmt: skip
 
 
@@ -233,7 +231,7 @@ def _two_panels() -> dict[str, Any]:
     made["xaxis"] |= {"domain": [0, 0.68]}
     made["yaxis"] |= {"range": [0, 1]}
     return made | {
-        "height": 460, "margin": made["margin"] | {"t": 45, "b": 130}, "bargap": 0,
+        "height": 392, "margin": made["margin"] | {"t": 45}, "bargap": 0,
         "xaxis2": {"domain": [0.73, 1], "anchor": "y", "rangemode": "tozero",
                    "title": {"text": "Share (%)", "standoff": 8}},
         "showlegend": True,

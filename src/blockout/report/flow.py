@@ -26,7 +26,7 @@ CURVE = np.linspace(0, 1, 13)
 LEAD = (
     "The network from left to right, where every node keeps the branches (clusters) to which it "
     "belongs with P of at least 0.5. A box is the nodes that belong to exactly the same branches, "
-    "as high as there are many of them, striped in the colours of these branches. A band connects "
+    "its height is their number, striped in the colours of these branches. A band connects "
     "two boxes that share a branch: where no band runs, there is no connection."
 )
 
@@ -154,7 +154,8 @@ def _figure(run: RunView, number: int, named: bool) -> Figure:
     data += [_hovers(run, names[i], columns[i], places[i]) for i in range(len(columns))]
     data.append(_classes(run, columns[-1], places[-1]))
     layout = {
-        "height": HEIGHT, "showlegend": False, "hovermode": "closest", "shapes": shapes,
+        "height": HEIGHT, "meta": {"least_width": 640}, "showlegend": False,
+        "hovermode": "closest", "shapes": shapes,
         "xaxis": {"visible": False, "range": [-0.06, 1.3], "fixedrange": True},
         "yaxis": {"visible": False, "range": [-0.02, 1.12], "fixedrange": True},
         "annotations": [_heading(run, n, x) for n, x in zip(names, places, strict=True)]

@@ -27,8 +27,10 @@ OPEN = 60
 """Classes up to which the groups stand open."""
 
 LEAD = (
-    "Classes that use the same branches of the network (clusters) form groups: the hierarchy that "
-    "training found. Point at a class, tap it or reach it with the Tab key to see some of its test "
+    "Classes that use similar branches of the network (clusters) form groups: the hierarchy that "
+    "training found, cut into as many groups as are known beforehand, or where none are known into "
+    "as many as fit best. A group may join several branches. Point at a class, tap it or reach it "
+    "with the Tab key to see some of its test "
     "images. In the tree, classes that join further left are more alike in their branches."
 )
 STYLE = """<style>

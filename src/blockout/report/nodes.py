@@ -69,6 +69,7 @@ def _figure(name: str, runs: Sequence[RunView]) -> Figure:
     data += _legend(data)
     layout |= {
         "showlegend": True, "hovermode": "closest",
+        "meta": {"least_width": max(480, 270 * len(runs))},
         "legend": {"orientation": "h", "y": -0.18}, "margin": {"t": 34 if len(runs) > 1 else 14},
     }  # fmt: skip
     id, note = f"nodes-{name.lower().replace('_', '')}", _note(name, runs[0])
@@ -96,7 +97,7 @@ def _note(name: str, run: RunView) -> str:
             "Each point is a class; point at it for its name. Classes with the same branches lie "
             "at the same place and are spread a little so that each can be seen."
         )
-    return "Bubbles stand for as many nodes with the same branches as their area says."
+    return "A bubble is the nodes with the same branches; its area is their number."
 
 
 def _legend(data: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -206,11 +207,11 @@ class _Label:
 def branches(row: Float[np.ndarray, "clusters"]) -> str:
     """
     >>> branches(np.array([.9, .2, .6])), branches(np.array([.1, .2]))
-    ('branches 0 + 2', 'in no branch for sure')
+    ('branches 0 + 2', 'not surely in any branch')
     """
     found = np.flatnonzero(row >= THRESHOLD).tolist()
     if not found:
-        return "in no branch for sure"
+        return "not surely in any branch"
     return f"branch{'es' if len(found) > 1 else ''} {' + '.join(map(str, found))}"
 
 

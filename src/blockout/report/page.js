@@ -37,8 +37,6 @@
         margin: { l: 56, r: 16, t: 36, b: 48 },
         hoverlabel: { ...control, align: "left", namelength: -1 },
         legend: { bgcolor: "rgba(0,0,0,0)" },
-        updatemenudefaults: control,
-        sliderdefaults: { ...control, activebgcolor: ink, tickcolor: ink },
       },
     };
   }
@@ -58,6 +56,14 @@
   });
   wantsDark.addEventListener("change", () => recolour());
 
+  function element(tag, text, kind) {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    if (kind) made.className = kind;
+    made.dir = "auto";
+    return made;
+  }
+
   // --- drawing, when a figure comes near --------------------------------------------------------
 
   /** Pixels below which a figure is scrolled instead of squeezed: what its layout says under
@@ -71,19 +77,52 @@
     return data.some((trace) => trace.type === "heatmap") ? 560 : 0;
   }
 
+  /** Buttons and sliders of a layout as elements of the page: Plotly's own know no keyboard. */
+  function addControls(plot, layout) {
+    const apply = ({ method, args }) => Plotly[method](plot, ...args);
+    for (const menu of layout.updatemenus || []) {
+      const row = element("div", undefined, "controls");
+      const buttons = menu.buttons.map((choice) => {
+        const button = element("button", choice.label);
+        button.type = "button";
+        button.addEventListener("click", () => {
+          buttons.forEach((b) => b.setAttribute("aria-pressed", String(b === button)));
+          apply(choice);
+        });
+        return button;
+      });
+      buttons[0].setAttribute("aria-pressed", "true");
+      row.append(...buttons);
+      plot.before(row);
+    }
+    for (const { steps, active, currentvalue } of layout.sliders || []) {
+      const row = element("label", undefined, "controls"), text = element("span"), range = element("input");
+      Object.assign(range, { type: "range", min: 0, max: steps.length - 1, value: active });
+      const tell = () => { text.textContent = currentvalue.prefix + steps[range.value].label; };
+      range.addEventListener("input", () => { tell(); apply(steps[range.value]); });
+      tell();
+      row.append(text, range);
+      plot.after(row);
+    }
+  }
+
   function draw(plot) {
     if (plot.drawn) return plot.drawn;
     const { data, layout } = JSON.parse(plot.closest("figure").querySelector("script").textContent);
     plot.style.minWidth = `${leastWidth(data, layout)}px`;
     plot.base = { shapes: layout.shapes || [], annotations: layout.annotations || [] };
-    const ready = { ...layout, width: undefined, autosize: true, template: template(isDark()) };
+    addControls(plot, layout);
+    const ready = {
+      ...layout, updatemenus: [], sliders: [], width: undefined, autosize: true, template: template(isDark()),
+    };
     if (touched && layout.dragmode === undefined) ready.dragmode = false; // fingers scroll the page
-    const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+    const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "sendChartToCloud", "sendDataToCloud"] };
     plot.drawn = Plotly.newPlot(plot, data, ready, settings).then(() => {
       plot.on("plotly_click", (event) => clicked(event));
       for (const change of ["plotly_restyle", "plotly_update", "plotly_animated"]) {
         plot.on(change, () => plot.marking || mark(plot));
       }
+      plot.querySelectorAll(".modebar-btn").forEach((button) => { button.tabIndex = -1; });
       plot.dataset.drawn = "yes";
       return mark(plot);
     });
@@ -208,14 +247,6 @@
 
   const query = document.getElementById("query"), found = document.getElementById("found");
 
-  function element(tag, text, kind) {
-    const made = document.createElement(tag);
-    if (text !== undefined) made.textContent = text;
-    if (kind) made.className = kind;
-    made.dir = "auto";
-    return made;
-  }
-
   function classButton(index, detail) {
     const button = element("button", said.classes.names[index] + (detail ? ` · ${detail}` : ""), "class");
     button.type = "button";
@@ -239,6 +270,7 @@
   function nearest(run) {
     const { classes, alike, more } = run.near[chosen];
     const line = element("p", "Nearest by branches: ");
+    if (!classes.length) line.append("none");
     classes.forEach((index, i) => line.append(classButton(index, alike[i].toFixed(2))));
     if (more > 0) line.append(` and ${more} more as near as the last`);
     return line;
@@ -259,12 +291,16 @@
     return parts;
   }
 
-  function show() {
+  function closing() {
     const close = element("button", "×", "close");
     close.type = "button";
     close.setAttribute("aria-label", "Close, and mark nothing");
     close.addEventListener("click", () => { query.value = ""; choose(null); query.focus(); });
-    found.replaceChildren(close, element("h2", said.classes.names[chosen]));
+    return close;
+  }
+
+  function show() {
+    found.replaceChildren(closing(), element("h2", said.classes.names[chosen]));
     const [image] = named(chosen).map((button) => button.querySelector("img")).filter(Boolean);
     if (image) {
       const copy = image.cloneNode();
@@ -300,6 +336,23 @@
     return null;
   }
 
+  /** The class that shares most letters with the text, for who has mistyped; null if few. */
+  function mostLike(text) {
+    const letters = (word) => [...word.toLowerCase()].sort();
+    const wanted = letters(text.trim());
+    let best = null, least = 0.5;
+    said.classes.names.forEach((name, index) => {
+      const rest = letters(name), length = Math.max(rest.length, wanted.length);
+      for (const letter of wanted) {
+        const at = rest.indexOf(letter);
+        if (at >= 0) rest.splice(at, 1);
+      }
+      const missing = length - ([...name].length - rest.length);
+      if (missing / length < least) [best, least] = [index, missing / length];
+    });
+    return best;
+  }
+
   if (said.classes) {
     document.getElementById("class-names").append(...said.classes.names.map((name) => {
       const option = document.createElement("option");
@@ -323,7 +376,9 @@
         choose(index);
       } else if (query.value.trim()) {
         chosen = null;
-        found.replaceChildren(element("p", `There is no class ${query.value}`));
+        found.replaceChildren(closing(), element("p", `There is no class ${query.value}`));
+        const near = mostLike(query.value);
+        if (near !== null) found.append("Did you mean ", classButton(near), "?");
         found.hidden = false;
         markAll();
       }

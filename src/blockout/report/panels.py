@@ -6,7 +6,7 @@ from typing import Any
 from blockout.report.section import plain
 
 AMOUNTS = [
-    [0.0, "rgba(0,114,178,0)"], [0.02, "rgba(0,114,178,0.3)"], [0.1, "rgba(0,114,178,0.75)"],
+    [0.0, "rgba(0,114,178,0)"], [0.02, "rgba(0,114,178,0.45)"], [0.1, "rgba(0,114,178,0.75)"],
     [0.3, "rgba(230,159,0,0.9)"], [1.0, "rgba(213,94,0,1)"],
 ]  # fmt: skip
 """From nothing to all, with room for small amounts: readable on light and on dark, and by
@@ -52,5 +52,5 @@ def side_by_side(titles: Sequence[str], height: int, gap: float = 0.06) -> dict[
 def _title(text: str, x: float) -> dict[str, Any]:
     return {
         "text": plain(text), "x": x, "y": 1, "xref": "paper", "yref": "paper", "yanchor": "bottom",
-        "showarrow": False, "font": {"size": 13},
+        "xanchor": "center", "showarrow": False, "font": {"size": 13},
     }  # fmt: skip

@@ -40,14 +40,16 @@ def _facts(view: RunView) -> dict[str, Any]:
 
 
 def _nearest(p: np.ndarray) -> list[dict[str, Any]]:
-    """For each class those most like it by P, and how many more are as near as the last of them."""
+    """For each class those most like it by P, if they are alike at all, and how many more are as
+    near as the last of them."""
     alike = similarities(p.astype(np.float64)).round(4)
     np.fill_diagonal(alike, -np.inf)
     count = min(NEAREST, len(p) - 1)
     order = np.argsort(-alike, axis=1, kind="stable")[:, :count]
     found = []
     for row, best in zip(alike, order, strict=True):
-        as_near = int((row >= row[best[-1]]).sum()) - count if count else 0
+        best = best[row[best] > 0]
+        as_near = int((row >= row[best[-1]]).sum()) - len(best) if len(best) else 0
         found.append({"classes": best.tolist(), "alike": row[best].tolist(), "more": as_near})
     return found
 

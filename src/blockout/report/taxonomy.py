@@ -76,7 +76,7 @@ def _verdict(found: Agreement) -> str:
 
 def _numbers(found: Agreement) -> str:
     pairs = (
-        f"Two classes of one known group are more alike in their branches than two of different "
+        f"Two classes of one known group have more branches in common than two of different "
         f"groups in {found.auc:.0%} of cases (50% is chance; area under the curve {found.auc:.2f}, "
         f"p = {found.auc_p_value:.2g}). "
         if found.auc is not None

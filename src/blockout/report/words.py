@@ -27,7 +27,7 @@ METHODS = {
     "fc": "plain fully-connected layers",
     "baseline": "nothing but a classifier above the trunk",
 }
-GUIDED = " The branches were guided: towards few for each node, with alike classes together."
+GUIDED = " The branches were guided: towards few for each node, with similar classes together."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
 FIXED = " The chances P were not learned: each stayed at one half."
 LAYERS = {"head.fc2": "FC2", "head.classifier": "the classifier"}
@@ -58,9 +58,9 @@ def _tiles(view: RunView) -> str:
     tiles = []
     if (accuracy := _test_accuracy(view)) is not None:
         so_far = "" if view.finished else " so far"
-        tiles.append((f"{accuracy:.1f} %", f"of the test images right{so_far}"))
+        tiles.append((f"{accuracy:.1f} %", f"of the test images correct{so_far}"))
     if view.structure is not None:
-        tiles.append((str(len(view.structure.class_groups)), "groups of classes found"))
+        tiles.append((str(len(view.structure.class_groups)), "groups of classes"))
         tiles.append((_per_cent(_left(view.structure)), "of the connections left"))
     if small := _measured(view):
         times = small.dense_milliseconds / small.compact_milliseconds
@@ -113,7 +113,7 @@ def _planned(view: RunView) -> str:
 def _accuracy(view: RunView) -> str:
     accuracy, classes = _test_accuracy(view), len(view.classes)
     if view.finished:
-        text = f"<b>Accuracy</b>: {accuracy:.2f} % of the test images are right"
+        text = f"<b>Accuracy</b>: {accuracy:.2f} % of the test images are correct"
         text += f" (guessing: {100 / classes:.2g} %)" if classes else ""
         top = view.result["test"]["top5"]
         return text + (f"; {top:.2f} % among its first five guesses." if classes > 5 else ".")
@@ -123,7 +123,7 @@ def _accuracy(view: RunView) -> str:
     tested = "" if accuracy is None else f" and {accuracy:.1f} % of the test images"
     return (
         f"<b>Accuracy so far</b>, after epoch {last['epoch']}: {last['train_accuracy']:.1f} % of "
-        f"the training images{tested} are right."
+        f"the training images{tested} are correct."
     )
 
 
@@ -146,11 +146,12 @@ def _structure(view: RunView) -> str:
         f"{_per_cent(cost.left)} of those of {_text(LAYERS.get(cost.layer.name, cost.layer.name))}"
         for cost in found.costs
     )
+    chosen = " (as many as the known groups of the data)" if found.taxonomy else ""
     return (
         f"<b>Structure</b>: by the branches they use, the classes fall into {len(groups)} "
-        f"group{'s' if len(groups) > 1 else ''}: {largest}{more}. A class uses {mean:.1f} of the "
-        f"{found.class_set.clusters} branches on average. Connections are left where two nodes "
-        f"share a branch (P at least {found.threshold:g}): {shares}."
+        f"group{'s' if len(groups) > 1 else ''}{chosen}: {largest}{more}. A class uses {mean:.1f} "
+        f"of the {found.class_set.clusters} branches on average. Connections are left where two "
+        f"nodes share a branch (P at least {found.threshold:g}): {shares}."
     )
 
 
@@ -168,11 +169,11 @@ def _agreement(view: RunView) -> str:
     if found["auc_p_value"] > BY_CHANCE:
         said = "no more than chance would give"
     if found["adjusted_rand"] > 0.999:
-        said = "the groups of the data were found again exactly"
+        said = "cut into as many groups, they are the same"
     return (
-        "<b>Meaning</b>: two classes of one group of the data (superclass, folder) use more alike "
-        f"branches than two of different groups in {_per_cent(found['auc'])} of cases (guessing: "
-        f"50 %): {said}."
+        "<b>Meaning</b>: two classes of one group of the data (superclass, folder) have more of "
+        f"their branches in common than two of different groups in {_per_cent(found['auc'])} of "
+        f"cases (guessing: 50 %): {said}."
     )
 
 
@@ -217,10 +218,11 @@ def _small(view: RunView) -> str:
     if small := _measured(view):
         before, after = small.accuracy
         return (
-            f"<b>Made compact</b>, the layers above the trunk need {_per_cent(small.share)} of "
-            f"their multiply-adds, and {small.compact_milliseconds:.2f} ms in place of "
+            f"<b>Made compact</b>, the layers that Blockout branches and the one before them carry "
+            f"out {_per_cent(small.share)} of their multiplications, and take "
+            f"{small.compact_milliseconds:.2f} ms in place of "
             f"{small.dense_milliseconds:.2f} ms for {small.batch_size} images. {after:.2f} % of "
-            f"the {small.images} images are right then, {before:.2f} % before. {command} makes "
+            f"the {small.images} images are correct then, {before:.2f} % before. {command} makes "
             "that network."
         )
     costs = view.structure.costs
@@ -257,7 +259,7 @@ def _row(view: RunView) -> tuple[str, ...]:
         view.method,
         "–" if view.method == "baseline" else f"{_of_head(view, 'nodes'):,}",
         str(_of_head(view, "clusters")) if view.method == "blockout" else "–",
-        _planned(view) + ("" if view.finished else ", still training"),
+        _planned(view) if view.finished else f"{len(view.epochs)} of {_planned(view)} so far",
         str(view.seed),
         "–" if accuracy is None else f"{accuracy:.2f} %" + ("" if view.finished else " so far"),
         "–" if view.structure is None else _per_cent(_left(view.structure)),
