@@ -22,7 +22,10 @@ def copied(run, tmp_path):
 def test_the_page_is_written_into_the_first_run(said, copied, baseline):
     code, out, err = said("report", copied, baseline)
     assert (code, err) == (0, "")
-    assert out == f"written to {copied / 'report.html'}; open it in a browser\n"
+    assert out.splitlines() == [
+        "measuring once how small and how fast copied becomes ...",
+        f"written to {copied / 'report.html'}; open it in a browser",
+    ]
     text = (copied / files.REPORT).read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>") and "copied and 1 more" in text
     assert not (baseline / files.REPORT).exists()
