@@ -97,7 +97,7 @@ def _note(name: str, run: RunView) -> str:
             "Each point is a class; point at it for its name. Classes with the same branches lie "
             "at the same place and are spread a little so that each can be seen."
         )
-    return "A bubble is the nodes with the same branches; its area is their number."
+    return "A point is a node; nodes with the same branches are one bubble, its area their number."
 
 
 def _legend(data: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
