@@ -16,8 +16,8 @@ from blockout.report.view import RunView
 
 LEAD = (
     "Each method with the share of test images that it classifies correctly. Training depends on "
-    "chance: runs with different seeds show how much. A difference between methods that is smaller than "
-    "the spread within them means little."
+    "chance: runs with different seeds show how much. A difference between methods that is "
+    "smaller than the spread within them means little."
 )
 CELLS = [[0.0, "#e8eef3"], [1.0, PALETTE[5]]]
 """Opaque and light, so that black numbers in the cells are read, whatever the page."""

@@ -13,7 +13,8 @@ from blockout.training.config import TrainConfig
 LEAD = (
     "Training cost is the error that training makes smaller: it should fall. Accuracy is the share "
     "of images that the network classifies correctly: it should rise, on training images and on "
-    "those it has never learned from (hold-out, test). An epoch is one pass over all training images."
+    "those it has never learned from (hold-out, test). An epoch is one pass over all training "
+    "images."
 )
 ALONG_THE_WAY = (
     "Training accuracy is counted while the network still learns, on altered images and with nodes "
