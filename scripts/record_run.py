@@ -1,12 +1,19 @@
-"""Copies what finished runs say of themselves into one record: config, environment, result.
+"""Copies what finished runs say of themselves into one record, and what Blockout runs say together:
+config, environment, result; which outcome each P had, how many connections are left, whether harder
+classes have more clusters, and how far each two runs agree on that and on who shares clusters.
 
 python scripts/record_run.py results/shapes.json runs/shapes-0 runs/shapes-1 runs/shapes-2
 """
 
 import argparse
+from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from blockout.report.classes import correlation
+from blockout.report.distributions import outcome, through_training
+from blockout.report.view import RunView
 from blockout.training import files
 
 
@@ -16,18 +23,51 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs")
     parser.add_argument("--note", default="", help="what a reader of the figures must know")
     arguments = parser.parse_args()
-    record = {"note": arguments.note, "runs": [_said_by(run) for run in arguments.runs]}
+    views = [RunView.load(run) for run in arguments.runs]
+    record = {
+        "note": arguments.note,
+        "runs": [_said_by(view) for view in views],
+        "pairs": [_agreement(a, b) for a, b in combinations([v for v in views if v.structure], 2)],
+    }
     arguments.record.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(arguments.record, record)
 
 
-def _said_by(run: Path) -> dict[str, Any]:
+def _said_by(view: RunView) -> dict[str, Any]:
     return {
-        "run": run.name,
-        "config": files.read_json(run / files.CONFIG),
-        "result": files.read_json(run / files.RESULT),
-        "epochs": [line for line in files.read_lines(run / files.METRICS) if "epoch_loss" in line],
-        **files.read_json(run / files.ENVIRONMENT),
+        "run": view.name,
+        "config": view.config,
+        "result": view.result,
+        "learned": _learned(view),
+        "epochs": view.epochs,
+        **files.read_json(view.folder / files.ENVIRONMENT),
+    }
+
+
+def _learned(view: RunView) -> dict[str, Any] | None:
+    p, accuracy = view.class_memberships, view.class_accuracy
+    if view.structure is None or p is None or accuracy is None:
+        return None
+    found = correlation(p.sum(1), accuracy)
+    return {
+        "outcomes": {
+            name: outcome(at.histograms[0], at.histograms[-1]).value
+            for name, at in through_training(view).items()
+        },
+        "connections_left": {cost.layer.name: cost.left for cost in view.structure.costs},
+        "clusters_and_accuracy_of_classes": found and asdict(found),
+    }
+
+
+def _agreement(one: RunView, two: RunView) -> dict[str, Any]:
+    assert one.structure is not None and two.structure is not None
+    assert one.class_memberships is not None and two.class_memberships is not None
+    sharing = one.structure.compare(two.structure)
+    clusters = correlation(one.class_memberships.sum(1), two.class_memberships.sum(1))
+    return {
+        "runs": [one.name, two.name],
+        "who_shares": {"correlation": sharing.correlation, "p_value": sharing.p_value},
+        "clusters_of_classes": clusters and asdict(clusters),
     }
 
 
