@@ -432,3 +432,12 @@ def test_settle_refuses_what_is_no_assignment():
         m.settle(torch.full((3, 2), 0.5))
     with pytest.raises(ValueError, match=r"shape \(3, 2\), got \(2, 2\)"):
         m.settle(torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(("steps", "last"), [(400, 240), (1000, 500)])
+def test_classes_may_change_longer_in_short_trainings(steps, last):
+    guide = Guide(make_net(), steps)
+    guide.done = last - 1
+    assert not guide.settled
+    guide.done = last
+    assert guide.settled

@@ -32,6 +32,8 @@ MEMORY = 0.05
 """Share of the training over which the predictions for a class are averaged."""
 LOOK_AGAIN = 0.05
 """Share of the training after which the codes of classes are chosen anew."""
+FEW_STEPS = 500
+"""A shorter training learns later which classes are alike."""
 FARTHEST = 100.0
 """No shift of logits is larger: P is 0 or 1 there."""
 
@@ -55,8 +57,9 @@ class Guidance:
     """When the budget is reached; it falls evenly from the beginning."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 for never."""
-    group_at: float = 0.6
-    """Until when classes may still change their clusters, as the network learns which are alike."""
+    group_at: float | None = None
+    """Until when classes may still change their clusters, as the network learns which are alike.
+    Default: 0.5, in trainings of fewer than 500 steps, which learn it later, 0.6."""
     estimator: Estimator = "two-sided"
     """How memberships learn from the loss: eq9 as printed in the paper, or two-sided."""
 
@@ -67,7 +70,7 @@ class Guidance:
                 "learn_from, budget_by and settle_at must be shares of the training in this order, "
                 f"between 0 and 1, got {', '.join(f'{t:g}' for t in times)}"
             )
-        if not 0 <= self.group_at <= 1:
+        if self.group_at is not None and not 0 <= self.group_at <= 1:
             raise ValueError(f"group_at must lie between 0 and 1, got {self.group_at:g}")
         for name, value in (("budget", self.budget), ("class_budget", self.class_budget)):
             if not 0 < value < math.inf:
@@ -163,10 +166,16 @@ class Guide:
     def _due(self, m: Memberships) -> float:
         """The step after which a set of nodes keeps the memberships it has."""
         return (
-            max(self._at(self.guidance.group_at), self._settling)
+            max(self._grouping, self._settling)
             if self._is_led(m)
             else (self._settling if self.guidance.settle_at < 1 else math.inf)
         )
+
+    @property
+    def _grouping(self) -> int:
+        """The step after which no class changes its clusters."""
+        share = self.guidance.group_at
+        return self._at((0.6 if self.steps < FEW_STEPS else 0.5) if share is None else share)
 
     @property
     def _settling(self) -> int:
