@@ -324,6 +324,10 @@ def test_once_settled_training_and_inference_see_the_same_structure_and_it_stays
     torch.testing.assert_close(net.train()(x), net.eval()(x))
     counts = [p.sum(0) for p in seen[29]]
     assert all((c - c.mean()).abs().max() <= 2 for c in counts[:2]), "equal branches"
+    for m in guide.sets:
+        m.logits.data.mul_(1e-3)  # as momentum and decay of a long training might
+    guide.step()
+    assert all(torch.equal(m.probabilities, p) for m, p in zip(guide.sets, seen[-1], strict=True))
 
 
 def test_settling_keeps_as_many_memberships_as_were_expected():
