@@ -448,3 +448,14 @@ def test_classes_may_change_longer_in_short_trainings(steps, last):
     assert not guide.settled
     guide.done = last
     assert guide.settled
+
+
+def test_the_most_probable_memberships_are_those_that_settle():
+    torch.manual_seed(0)
+    guide = Guide(make_net(), 60)
+    nodes = guide.sets[0]
+    nn.init.normal_(nodes.logits)
+    chosen, p = guide._chosen(nodes).bool(), nodes.probabilities
+    for cluster in range(p.shape[1]):
+        kept, left = p[chosen[:, cluster], cluster], p[~chosen[:, cluster], cluster]
+        assert len(kept) and len(left) and kept.min() >= left.max()
