@@ -13,6 +13,7 @@ from typing import Any
 
 from blockout.report.classes import correlation
 from blockout.report.distributions import outcome, through_training
+from blockout.report.numbers import expected_clusters
 from blockout.report.view import RunView
 from blockout.training import files
 
@@ -24,6 +25,8 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what a reader of the figures must know")
     arguments = parser.parse_args()
     views = [RunView.load(run) for run in arguments.runs]
+    if unfinished := [view.name for view in views if not view.finished]:
+        raise SystemExit(f"not finished yet: {', '.join(unfinished)}")
     record = {
         "note": arguments.note,
         "runs": [_said_by(view) for view in views],
@@ -48,7 +51,7 @@ def _learned(view: RunView) -> dict[str, Any] | None:
     p, accuracy = view.class_memberships, view.class_accuracy
     if view.structure is None or p is None or accuracy is None:
         return None
-    found = correlation(p.sum(1), accuracy)
+    found = correlation(expected_clusters(p), accuracy)
     return {
         "outcomes": {
             name: outcome(at.histograms[0], at.histograms[-1]).value
@@ -63,7 +66,9 @@ def _agreement(one: RunView, two: RunView) -> dict[str, Any]:
     assert one.structure is not None and two.structure is not None
     assert one.class_memberships is not None and two.class_memberships is not None
     sharing = one.structure.compare(two.structure)
-    clusters = correlation(one.class_memberships.sum(1), two.class_memberships.sum(1))
+    clusters = correlation(
+        expected_clusters(one.class_memberships), expected_clusters(two.class_memberships)
+    )
     return {
         "runs": [one.name, two.name],
         "who_shares": {"correlation": sharing.correlation, "p_value": sharing.p_value},

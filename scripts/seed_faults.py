@@ -16,6 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 CORE = (
     "masking",
+    "estimators",
     "scale",
     "memberships",
     "layers",

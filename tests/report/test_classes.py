@@ -49,6 +49,7 @@ def test_rows_show_branches_and_accuracy_and_can_be_sorted():
     branches, accuracy = ranking.data
     assert branches["x"].tolist() == [2, 1, 0.5, 1.5]
     assert accuracy["x"].tolist() == [60, 80, 90, 60]
+    assert ranking.layout["xaxis2"]["range"] == [47, 103]  # from the ten below the lowest
     buttons = ranking.layout["updatemenus"][0]["buttons"]
     orders = {b["label"]: b["args"][1]["yaxis.ticktext"][::-1] for b in buttons}  # from the top
     assert orders == {

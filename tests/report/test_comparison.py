@@ -19,7 +19,8 @@ OTHER = np.array([[0.9, 0.1, 0.1], [0.1, 0.9, 0.2], [0.9, 0.2, 0.1], [0.1, 0.8, 
 def view(name: str, accuracy: float | None = None, p: np.ndarray | None = None, **config):
     flat = TrainConfig().flat() | {"data": "cifar100"} | config
     result = {} if accuracy is None else {"test": {"accuracy": accuracy}, "steps": 9}
-    about = {"classes": ["ash", "elm", "oak", "fir"]}
+    count = 4 if p is None else len(p)
+    about = {"classes": ["ash", "elm", "oak", "fir", *map(str, range(4, count))]}
     sets = {} if p is None else {"P_0": np.zeros((7, 3)), "P_1": p}
     return RunView(Path(name), name, flat, about, result, {}, [], [], {}, sets)
 
@@ -91,6 +92,17 @@ def test_agreement_is_that_of_the_analysis_whatever_the_order_of_clusters():
         np.array([[1, 1, expected], [1, 1, expected], [expected, expected, 1]]), abs=1e-4
     )
     assert "Do they find the same groups?" in section(views).body
+
+
+def test_pairs_that_agree_better_than_chance_are_counted():
+    rng = np.random.default_rng(1)
+    one, two = rng.random((2, 12, 3))
+    same = [view(name, 50.0, one) for name in "ab"]
+    some = section([*same, view("c", 51.0, two)]).body
+    assert "1 of the 3 pairs agrees better than chance (p at most 0.05)" in some
+    assert "3 of the 3 pairs agree better" in section([*same, view("c", 51.0, one)]).body
+    others = [view(name, 50.0, p) for name, p in zip("ab", rng.random((2, 12, 3)), strict=True)]
+    assert "none of the 3 pairs agree better" in section([*others, same[0]]).body
 
 
 def test_two_runs_agree_in_words_and_only_on_the_same_classes():

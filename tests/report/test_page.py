@@ -226,6 +226,37 @@ def test_the_page_can_be_used_by_keyboard(opened, run):
     assert page.tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+def test_a_mistyped_class_gets_a_suggestion(opened, run):
+    page = opened(run)
+    page.tab.fill("#query", "brigth")
+    page.tab.press("#query", "Enter")
+    page.tab.wait_for_selector("#found .class")
+    assert "There is no class brigth" in page.tab.inner_text("#found")
+    page.tab.click("#found .class")
+    assert page.tab.inner_text("#found h2") == "bright"
+    page.tab.fill("#query", "qqq")
+    page.tab.press("#query", "Enter")
+    page.tab.wait_for_function("document.querySelector('#found').textContent.includes('qqq')")
+    assert not page.tab.query_selector("#found .class")
+
+
+def test_the_buttons_of_a_figure_upload_nothing_and_hold_nobody_up(opened, run):
+    page = opened(run)
+    page.draw_all()
+    seen = page.tab.eval_on_selector_all(
+        ".modebar-btn", "all => all.map(b => [b.dataset.title || '', b.tabIndex])"
+    )
+    assert len(seen) > 20 and {index for _, index in seen} == {-1}
+    assert not [title for title, _ in seen if re.search("cloud|share|edit", title, re.IGNORECASE)]
+
+
+def test_figures_have_headings(opened, run):
+    page = opened(run)
+    heading = "document.querySelector('#figure-distributions-P_0').parentElement.firstChild"
+    assert page.tab.evaluate(f"{heading}.tagName") == "H3"
+    assert page.tab.evaluate(f"{heading}.textContent") == "P_0: outputs of FC1"
+
+
 def test_time_and_order_are_set_by_keyboard(opened, run):
     page = opened(run)
     page.draw_all()

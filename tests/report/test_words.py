@@ -80,6 +80,17 @@ def test_a_run_without_blockout_is_told_without_branches(baseline):
     assert "without Blockout" in section.lead and "branch" not in plainly(section)
 
 
+@pytest.mark.parametrize(("found", "explained"), [(2, True), (3, False)])
+def test_the_number_of_groups_is_explained_where_it_is_that_of_the_known_ones(
+    view, found, explained
+):
+    known = tuple("ab"[i % 2] for i in range(len(view.classes)))
+    structure = dataclasses.replace(view.structure, taxonomy=known, group_count=found)
+    told = plainly(words.section([dataclasses.replace(view, structure=structure)]))
+    assert f"the classes fall into {found} groups" in told
+    assert ("(as many as the known groups of the data)" in told) == explained
+
+
 def test_several_runs_are_a_table_with_each_story_to_unfold(view, baseline, unfinished):
     others = [RunView.load(baseline), RunView.load(unfinished)]
     body = words.section([view, *others]).body

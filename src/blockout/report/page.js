@@ -5,6 +5,7 @@
   const plots = [...document.querySelectorAll(".plot")];
   const touched = matchMedia("(pointer: coarse)").matches;
   const PAPER_WIDTH = 690; // of a printed page, in pixels
+  const UNWANTED = ["lasso2d", "select2d", "sendChartToCloud", "sendDataToCloud"]; // of Plotly's buttons
 
   // --- remembering, where the browser lets a page from disk do so -------------------------------
 
@@ -116,7 +117,7 @@
       ...layout, updatemenus: [], sliders: [], width: undefined, autosize: true, template: template(isDark()),
     };
     if (touched && layout.dragmode === undefined) ready.dragmode = false; // fingers scroll the page
-    const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "sendChartToCloud", "sendDataToCloud"] };
+    const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: UNWANTED };
     plot.drawn = Plotly.newPlot(plot, data, ready, settings).then(() => {
       plot.on("plotly_click", (event) => clicked(event));
       for (const change of ["plotly_restyle", "plotly_update", "plotly_animated"]) {

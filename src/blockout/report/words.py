@@ -146,7 +146,8 @@ def _structure(view: RunView) -> str:
         f"{_per_cent(cost.left)} of those of {_text(LAYERS.get(cost.layer.name, cost.layer.name))}"
         for cost in found.costs
     )
-    chosen = " (as many as the known groups of the data)" if found.taxonomy else ""
+    known = len(set(found.taxonomy or ()))
+    chosen = " (as many as the known groups of the data)" if len(groups) == known else ""
     return (
         f"<b>Structure</b>: by the branches they use, the classes fall into {len(groups)} "
         f"group{'s' if len(groups) > 1 else ''}{chosen}: {largest}{more}. A class uses {mean:.1f} "
