@@ -187,13 +187,15 @@ def test_what_decides_is_the_mean_prediction_of_each_class():
         torch.testing.assert_close(mean, expected, atol=2e-3, rtol=0)
 
 
-def test_predictions_of_a_recomputed_or_evaluated_forward_are_not_counted():
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_predictions_of_a_recomputed_or_evaluated_forward_are_not_counted(use_reentrant):
     net = make_net()
     guide = Guide(net, 10)
     x = torch.randn(5, 12, requires_grad=True)
     net.eval()(x)
     net.train()
-    torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward()
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False):  # recomputes the last layer, too
+        torch.utils.checkpoint.checkpoint(net, x, use_reentrant=use_reentrant).sum().backward()
     guide.step(torch.arange(5))  # raises where the number of examples differs
     assert guide.counts is not None and guide.counts.sum() == 5
 
