@@ -45,7 +45,7 @@ def test_there_is_a_panel_for_each_layer_and_classes_can_be_marked():
     assert [a["text"] for a in examples.layout["annotations"]] == [
         "Dropout", "Blockout, 6 branches", "DropConnect",
     ]  # fmt: skip
-    assert [a["text"] for a in learned.layout["annotations"]] == ["head.fc2", "head.classifier"]
+    assert [a["text"] for a in learned.layout["annotations"]] == ["FC2", "the classifier"]
     assert learned.data[0]["z"].tolist() == [[50, 50, 0, 0]] * 2 + [[0, 0, 50, 50]] * 2
     assert learned.data[0]["z"].dtype == np.uint8
     (points,) = [trace for trace in learned.data if trace.get("meta")]

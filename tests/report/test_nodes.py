@@ -81,6 +81,7 @@ def test_runs_of_different_widths_stand_side_by_side_the_narrowest_first(tmp_pat
     found = section([wide, narrow, *again]).figures[0]
     titles = [a["text"] for a in found.layout["annotations"]]
     assert titles == ["narrow", "seed 0", "seed 1", "wide"]
+    assert found.title == "P_0: outputs of FC1, 4 / 12 nodes"
     assert {t.get("xaxis", "x") for t in points_of(found)} == {"x", "x2", "x3", "x4"}
 
 

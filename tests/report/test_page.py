@@ -1,6 +1,7 @@
 """The page in a real browser, opened from disk: what it says, what it draws, what it never does."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,25 @@ def test_runs_are_compared(opened, run, baseline):
     require_content(page)
     cells = page.tab.inner_text("#summary table")
     assert "baseline" in cells and "blockout" in cells
+
+
+CUT = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
+  const room = plot.getBoundingClientRect();
+  return [...plot.querySelectorAll(".legend")].map((legend) => legend.getBoundingClientRect())
+    .filter((r) => r.width === 0 || r.top < room.top - 1 || r.bottom > room.bottom + 1)
+    .map(() => plot.id);
+})"""
+"""Figures whose legend is empty, or cut at its upper or lower edge."""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_figures_of_several_runs_say_which_is_which(opened, run, tmp_path, width):
+    again = [shutil.copytree(run, tmp_path / name) for name in ("another seed", "yet another")]
+    page = opened(run, *again, viewport={"width": width, "height": 900})
+    page.draw_all()
+    assert page.tab.evaluate(CUT) == []
+    ranking = page.tab.text_content("#figure-classes-ranking .legend")
+    assert all(name in ranking for name in ("run", "another seed", "yet another"))
 
 
 @pytest.mark.parametrize(

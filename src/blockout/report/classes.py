@@ -139,7 +139,8 @@ def _ranking(runs: Sequence[RunView]) -> Figure:
     """Every class a row: left its branches, right its accuracy; buttons sort the rows."""
     count = len(runs[0].classes)
     named = count <= NAMED
-    height = 110 + (ROW * count if named else 1400)
+    legend = 20 * len(runs) if len(runs) > 1 else 0  # a line each, as on a phone
+    height = 110 + legend + (ROW * count if named else 1400)
     layout = side_by_side(["", ""], height, gap=0.04)
     names = [plain(name, 28) for name in runs[0].classes]
     orders = _orders(runs[0])
@@ -162,8 +163,8 @@ def _ranking(runs: Sequence[RunView]) -> Figure:
     layout |= {
         "updatemenus": [_sorting(orders, names, len(runs), named)], "hovermode": "closest",
         "shapes": [line for i, run in enumerate(runs) for line in _quartile_lines(run, i)],
-        "showlegend": len(runs) > 1, "margin": {"t": 64, "b": 20},
-        "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "yref": "container"},
+        "showlegend": len(runs) > 1, "margin": {"t": 64 + legend, "b": 20},
+        "legend": {"orientation": "h", "y": 1, "yanchor": "top", "yref": "container"},
     }  # fmt: skip
     data = [_rows(run, i, names, first, side) for side in (0, 1) for i, run in enumerate(runs)]
     note = "Each row is a class. Solid line: the median of the branches; dotted: the quartiles."

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from blockout.report.history import layout, thinned
+from blockout.report.naming import nodes_called
 from blockout.report.section import PALETTE, Figure, Section
 from blockout.report.view import BINS, Distributions, RunView
 
@@ -25,7 +26,6 @@ LEAST_AT_AN_END = 0.02
 """Share of the memberships at each end that makes branches: one cluster of fifty a node."""
 LEAST_MOVE = 0.05
 """How far P have to move, on average or by their quartiles, to count as moved."""
-WHERE = ("outputs of FC1", "outputs of FC2", "the classes")
 MOST_SLIDES = 100
 COLOURS = [
     [0.0, "rgba(230,159,0,0.12)"], [0.5, "rgba(230,159,0,0.75)"], [1.0, "rgba(213,94,0,1)"],
@@ -104,7 +104,7 @@ def section(runs: Sequence[RunView]) -> Section | None:
     if not views:
         return None
     sets = through_training(views[0])
-    figures = tuple(_figure(name, _where(name, views[0]), sets[name], views[0]) for name in sets)
+    figures = tuple(_figure(name, sets[name], views[0]) for name in sets)
     body = _table(views) if len(views) > 1 else ""
     return Section("distributions", "How branches formed", LEAD, body, figures)
 
@@ -135,13 +135,7 @@ def _quartiles(histogram: Int64[np.ndarray, " bins"]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _where(name: str, view: RunView) -> str:
-    """Which nodes: of the head of Fig. 7, or unnamed in a model of one's own."""
-    names = list(view.distributions)
-    return WHERE[names.index(name)] if names == ["P_0", "P_1", "P_2"] else ""
-
-
-def _figure(name: str, where: str, logged: Distributions, view: RunView) -> Figure:
+def _figure(name: str, logged: Distributions, view: RunView) -> Figure:
     """Left through time, right at the time that the slider says; both share the axis of P."""
     chosen = thinned(len(logged.steps))
     steps, quartiles = logged.steps[chosen], logged.quartiles[chosen]
@@ -154,7 +148,7 @@ def _figure(name: str, where: str, logged: Distributions, view: RunView) -> Figu
         _now(steps[-1]),
         _bars(shares[-1]),
     ]
-    title = f"{name}: {where}" if where else name
+    title = nodes_called(name, view.distributions)
     made = _two_panels() | {"sliders": [_slider(steps, shares)]}
     return Figure(f"distributions-{name}", traces, made, _in_words(name, logged, view), title)
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from blockout.masking import block_mask, draw_assignments
 from blockout.nodesets import Layer
+from blockout.report.naming import layer_called
 from blockout.report.numbers import expected_mask, order_by_code, shrunk
 from blockout.report.panels import EVEN, LINE, axis, axis_key, side_by_side
 from blockout.report.section import Figure, Section, plain
@@ -87,7 +88,7 @@ def _learned(run: RunView, number: int, named: bool) -> Figure:
     layers = run.structure.layers
     masks = [learned_mask(run, layer) for layer in layers]
     largest = max(1, int(np.ceil(max(100 * mask.max() for mask in masks))))
-    layout = side_by_side([layer.name for layer in layers], 460, gap=0.12)
+    layout = side_by_side([layer_called(layer.name) for layer in layers], 460, gap=0.12)
     data: list[dict[str, Any]] = []
     for panel, (layer, mask) in enumerate(zip(layers, masks, strict=True)):
         data.append(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int64
 
-from blockout.nodesets import role_of
 from blockout.report.grouping import some_names
+from blockout.report.naming import nodes_called
 from blockout.report.numbers import THRESHOLD, principal_components
 from blockout.report.panels import LINE, axis, axis_key, side_by_side
 from blockout.report.section import Figure, Section, cluster_colour, plain
@@ -73,7 +73,7 @@ def _figure(name: str, runs: Sequence[RunView]) -> Figure:
         "legend": {"orientation": "h", "y": -0.18}, "margin": {"t": 34 if len(runs) > 1 else 14},
     }  # fmt: skip
     id, note = f"nodes-{name.lower().replace('_', '')}", _note(name, runs[0])
-    return Figure(id, data, layout, note, _title(name, runs[0]))
+    return Figure(id, data, layout, note, _title(name, runs))
 
 
 def _unnumbered(share: float) -> dict[str, Any]:
@@ -83,11 +83,13 @@ def _unnumbered(share: float) -> dict[str, Any]:
             "zeroline": False}  # fmt: skip
 
 
-def _title(name: str, run: RunView) -> str:
-    assert run.structure is not None
-    nodes = len(run.memberships[name])
-    what = "classes" if name == run.structure.class_set.name else "nodes"
-    return f"{name}: {nodes:,} {what}, {role_of(name, run.structure.layers)}"
+def _title(name: str, runs: Sequence[RunView]) -> str:
+    called = nodes_called(name, runs[0].memberships)
+    structure = runs[0].structure
+    if structure is None or name == structure.class_set.name:
+        return called
+    widths = sorted({len(run.memberships[name]) for run in runs})
+    return f"{called}, {' / '.join(f'{width:,}' for width in widths)} nodes"
 
 
 def _note(name: str, run: RunView) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from blockout.models.config import in_paper, paper_defaults
 from blockout.report import repetition
+from blockout.report.naming import layer_called
 from blockout.report.section import Section
 from blockout.report.view import RunView
 from blockout.structure import Structure
@@ -30,7 +31,6 @@ METHODS = {
 GUIDED = " The branches were guided: towards few for each node, with similar classes together."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
 FIXED = " The chances P were not learned: each stayed at one half."
-LAYERS = {"head.fc2": "FC2", "head.classifier": "the classifier"}
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
 BY_CHANCE = 0.05
 """Above this p-value an agreement says nothing."""
@@ -143,7 +143,7 @@ def _structure(view: RunView) -> str:
     more = f" and {len(groups) - GROUPS_SHOWN} more" if len(groups) > GROUPS_SHOWN else ""
     mean = sum(found.class_set.branch_sizes) / len(found.classes)
     shares = " and ".join(
-        f"{_per_cent(cost.left)} of those of {_text(LAYERS.get(cost.layer.name, cost.layer.name))}"
+        f"{_per_cent(cost.left)} of those of {_text(layer_called(cost.layer.name))}"
         for cost in found.costs
     )
     known = len(set(found.taxonomy or ()))
