@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/blockout train --run runs/demo --restart
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 # Seeds faults into the core one by one; the suite must catch each (some minutes).
 faults: .venv/ready

@@ -26,6 +26,12 @@ def test_runs_that_differ_in_the_seed_and_in_how_they_ran_are_one_method():
     assert [group.colour for group in by_method(runs)] == list(PALETTE[:2])
 
 
+def test_more_methods_than_colours_have_different_symbols():
+    found = by_method([view(str(nodes), nodes=nodes) for nodes in range(1, 12)])
+    assert [group.colour for group in found] == [*PALETTE, *PALETTE[:3]]
+    assert len({(group.colour, group.symbol) for group in found}) == 11
+
+
 def test_what_is_left_open_is_what_training_takes():
     open_ones = view("a"), view("b", method="dropout")
     given = (

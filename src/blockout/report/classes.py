@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 
 from blockout.report.numbers import expected_clusters, quartiles
 from blockout.report.panels import side_by_side
-from blockout.report.section import PALETTE, Figure, Section, plain
+from blockout.report.section import PALETTE, SYMBOLS, Figure, Section, plain
 from blockout.report.selection import in_detail, with_structure
 from blockout.report.view import RunView
 
@@ -22,7 +22,6 @@ ROW = 14
 """Pixels of a class with a name."""
 UNSURE = 0.05
 """A p-value above this is no evidence."""
-SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 LEAD = (
     "The expected number of branches (clusters) of a class is the sum of its chances P: how much "

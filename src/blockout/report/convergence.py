@@ -96,7 +96,7 @@ def _cost_by_epoch(view: RunView, group: Group) -> dict[str, Any]:
     return _line(view, group, middle, [at["epoch_loss"] for at in lines]) | {
         "customdata": [at["epoch"] for at in lines],
         "mode": "markers",
-        "marker": {"color": group.colour, "size": 7},
+        "marker": {"color": group.colour, "symbol": group.symbol, "size": 7},
         "hovertemplate": "mean of epoch %{customdata}<br>cost %{y:.3f}" + _extra(view),
     }
 
@@ -147,7 +147,7 @@ def _accuracy_line(view: RunView, group: Group, split: str) -> dict[str, Any]:
     return _line(view, group, [at["epoch"] for at in lines], [at[key] for at in lines]) | {
         "mode": "lines+markers",
         "line": {"color": group.colour, "width": 1.5, "dash": dash},
-        "marker": {"color": group.colour, "size": 5},
+        "marker": {"color": group.colour, "symbol": group.symbol, "size": 5},
         "hovertemplate": f"epoch %{{x}}<br>%{{y:.2f}} % of the {name}" + _extra(view),
     }
 

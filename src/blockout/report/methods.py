@@ -9,7 +9,7 @@ from typing import Any
 
 from blockout.guidance import Guidance
 from blockout.models.config import paper_defaults
-from blockout.report.section import PALETTE
+from blockout.report.section import PALETTE, SYMBOLS
 from blockout.report.view import RunView
 from blockout.training.config import TrainConfig
 
@@ -35,6 +35,7 @@ class Group:
     """Plain text."""
     runs: tuple[RunView, ...]
     colour: str
+    symbol: str = SYMBOLS[0]
 
 
 def by_method(runs: Sequence[RunView]) -> list[Group]:
@@ -42,7 +43,8 @@ def by_method(runs: Sequence[RunView]) -> list[Group]:
 
     A group is called after its method, rule and nodes, and after whatever else differs between
     groups on the same images (``epochs 6``): nobody shall take a longer training for a better
-    method. The same runs have the same colours in each section.
+    method. The same runs have the same colours in each section; where there are more methods than
+    colours, the next ones have another symbol.
     """
     found: dict[str, list[RunView]] = {}
     facts: dict[str, dict[str, Any]] = {}
@@ -57,7 +59,9 @@ def by_method(runs: Sequence[RunView]) -> list[Group]:
     for i, (key, members) in enumerate(found.items()):
         others = [told for told in facts.values() if told["data"] == facts[key]["data"]]
         label = ", ".join([names[key], *_differences(facts[key], others)])
-        groups.append(Group(label, tuple(members), PALETTE[i % len(PALETTE)]))
+        turn, place = divmod(i, len(PALETTE))
+        symbol = SYMBOLS[turn % len(SYMBOLS)]
+        groups.append(Group(label, tuple(members), PALETTE[place], symbol))
     return groups
 
 

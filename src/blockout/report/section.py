@@ -9,6 +9,7 @@ from blockout.nodesets import on_one_line
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
 """Okabe and Ito's: told apart by colour-blind people too, on light and on dark."""
+SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 
 @dataclass(frozen=True)
