@@ -273,6 +273,17 @@ def test_fig_11_shows_clusters_a_class_with_median_and_quartiles(tmp_path, run):
     assert first.patches[6].get_height() == 3  # the first example has the most clusters
 
 
+def test_runs_that_draw_come_first_and_fixed_p_are_not_shown(tmp_path, run):
+    soft = make_run(tmp_path / "soft", hard=False)
+    wider = make_run(tmp_path / "wider", width=16)
+    fixed = make_run(tmp_path / "fixed", width=4, learned=False)
+    shown = selection.branching([fixed, soft, wider, run], finished=True)
+    assert [view.name for view in shown] == ["wide", "wider", "soft"]
+    with pytest.raises(CannotDraw, match=r"learns P, and there is only fixed \(blockout, P fixed"):
+        distributions([fixed])
+    assert text_of(CATALOGUE[1].draw([fixed], ())) == text_of(CATALOGUE[1].draw([], ()))
+
+
 def test_runs_on_different_classes_are_not_compared(tmp_path, run):
     other = replace(run, about=run.about | {"classes": list("abcdef")}, name="other",
                     config=run.config | {"data": "shapes"})  # fmt: skip
@@ -358,7 +369,7 @@ def test_what_cannot_be_drawn_is_said(said, tmp_path):
     asked = ("--format", "svg", "--only", 5, 8, 9, 10, 11)
     code, printed, err = said("figures", run.folder, "--out", tmp_path / "f", *asked)
     assert code == 1 and "Fig. 8: fig08_convergence.svg" in printed
-    reason = "needs a run with Blockout, and there is only drop (dropout)"
+    reason = "needs a run with Blockout that learns P, and there is only drop (dropout)"
     assert err.splitlines() == [
         f"Fig. {number} cannot be drawn: {reason}" for number in (5, 9, 10, 11)
     ]

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from blockout.report.view import RunView
 
 DESCRIPTION = """Draws the figures of the paper from runs, for a paper: Figs. 5 and 9-11 from runs
-with Blockout, Fig. 8 from any runs, and the diagrams of Figs. 1-4, 6 and 7 from the runs' own
-structure and model, or from examples where no run is given. Runs of several widths stand side by
-side; of several seeds the first is shown, and their mean in Fig. 8."""
+with Blockout that learn P, Fig. 8 from any runs, and the diagrams of Figs. 1-4, 6 and 7 from the
+runs' own structure and model, or from examples where no run is given. Runs of several widths stand
+side by side; of several seeds the first is shown, and their mean in Fig. 8."""
 NUMBERS = range(1, 12)
 
 

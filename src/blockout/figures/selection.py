@@ -46,8 +46,10 @@ def in_order(runs: Sequence[RunView]) -> list[RunView]:
 
 
 def branching(runs: Sequence[RunView], *, finished: bool) -> list[RunView]:
-    """The Blockout runs, narrow ones first, one of each kind (the first of several seeds)."""
-    found = [run for run in runs if (run.memberships if finished else run.distributions)]
+    """The runs that learn P, one of each kind (the first of several seeds): those that draw first,
+    then soft ones, narrow before wide. Where P is fixed there is nothing to see."""
+    shown = [run for run in runs if (run.memberships if finished else run.distributions)]
+    found = [run for run in shown if learns(run)]
     if not found:
         raise CannotDraw(_lacking(runs, finished))
     first: dict[str, RunView] = {}
@@ -55,7 +57,7 @@ def branching(runs: Sequence[RunView], *, finished: bool) -> list[RunView]:
         first.setdefault(label, run)
     if len(first) > MOST_ROWS:
         raise CannotDraw(f"{len(first)} different Blockout runs are too many; give {MOST_ROWS}")
-    return sorted(first.values(), key=width)
+    return sorted(first.values(), key=lambda run: (not run.config.get("hard", True), width(run)))
 
 
 def on_the_same_classes(runs: Sequence[RunView]) -> list[RunView]:
@@ -78,6 +80,11 @@ def width(run: RunView) -> int:
     return int(run.config.get("nodes") or _head(run).get("nodes") or 0)
 
 
+def learns(run: RunView) -> bool:
+    """Whether P is learned, not fixed."""
+    return run.config.get("learned", True)
+
+
 def is_guided(run: RunView) -> bool:
     """Whether more than the loss has led P, beyond the paper."""
     paper = run.config.get("paper")
@@ -89,7 +96,7 @@ def _method(run: RunView) -> str:
     if run.method != "blockout":
         return name
     drawn = "hard" if run.config.get("hard", True) else "soft"
-    learned = "learned" if run.config.get("learned", True) else "fixed"
+    learned = "learned" if learns(run) else "fixed"
     return f"{name} ({drawn}, {learned}{', guided' if is_guided(run) else ''})"
 
 
@@ -137,7 +144,11 @@ def _head(run: RunView) -> dict[str, Any]:
 def _lacking(runs: Sequence[RunView], finished: bool) -> str:
     if not runs:
         return "needs a run with Blockout, and none was given"
-    given = ", ".join(f"{run.name} ({run.method})" for run in runs[:4])
+    given = ", ".join(f"{run.name} ({_kind(run)})" for run in runs[:4])
     if finished and any(run.method == "blockout" and not run.finished for run in runs):
         return f"needs a finished run with Blockout, and {given} still trains"
-    return f"needs a run with Blockout, and there is only {given}"
+    return f"needs a run with Blockout that learns P, and there is only {given}"
+
+
+def _kind(run: RunView) -> str:
+    return run.method if learns(run) else f"{run.method}, P fixed"
