@@ -50,11 +50,11 @@ def tinted_images(names: tuple[str, ...], groups: tuple[int, ...] | None = None)
     )  # fmt: skip
 
 
-def tiny_run(folder: Path, data: ImageData, method: str = "blockout") -> Path:
+def tiny_run(folder: Path, data: ImageData, method: str = "blockout", learned: bool = True) -> Path:
     """Trained for three epochs through the real loop, in a second or two."""
     config = TrainConfig(
         DataConfig("tinted noise"),
-        ModelConfig(method, width=0.1, nodes=24, clusters=3),
+        ModelConfig(method, width=0.1, nodes=24, clusters=3, learned=learned),
         OptimisationConfig(epochs=3, batch_size=24),
         compute=ComputeConfig(accelerator="cpu", devices="1"),
         run=RunConfig(run=folder, log_every=1, tensorboard=False),
@@ -73,6 +73,13 @@ def run(tmp_path_factory) -> Path:
 def baseline(tmp_path_factory) -> Path:
     """Finished, without Blockout."""
     return tiny_run(tmp_path_factory.mktemp("report") / "base", tinted_images(NAMES), "baseline")
+
+
+@pytest.fixture(scope="session")
+def fixed(tmp_path_factory) -> Path:
+    """Finished, by Blockout whose P stay at one half."""
+    data = tinted_images(NAMES, (0, 0, 1, 1, 2, 2))
+    return tiny_run(tmp_path_factory.mktemp("report") / "fixed", data, learned=False)
 
 
 @pytest.fixture(scope="session")

@@ -125,6 +125,7 @@ def test_figures_of_several_runs_say_which_is_which(opened, run, tmp_path, width
     ("kind", "least"),
     [
         ("baseline", {"summary", "convergence", "confusion"}),
+        ("fixed", {"summary", "convergence", "confusion", "mistakes", "taxonomy"}),
         ("unfinished", {"summary", "convergence", "distributions"}),
         ("begun", {"summary"}),
         ("pair", {"summary", "convergence", "distributions", "nodes", "classes", "confusion"}),

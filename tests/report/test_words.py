@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from blockout.report import repetition, words
+from blockout.report import page, repetition, words
 from blockout.report.view import RunView
 from blockout.training import TrainConfig
 from blockout.training.compaction import ABOUT, CompactionPoint, write_curve
@@ -78,6 +78,24 @@ def test_an_unfinished_run_is_told_as_far_as_it_has_come(unfinished, begun):
 def test_a_run_without_blockout_is_told_without_branches(baseline):
     section = words.section([RunView.load(baseline)])
     assert "without Blockout" in section.lead and "branch" not in plainly(section)
+
+
+def test_fixed_p_are_not_shown_as_learned(fixed):
+    view = RunView.load(fixed)
+    told = plainly(words.section([view]))
+    assert "which draws anew how the network branches" in told and "were not learned" in told
+    assert "Structure" not in told and "Meaning" not in told and "compact" not in told
+    shown = [module.__name__ for module in page.SECTIONS if module.section([view])]
+    about_branches = {
+        "distributions",
+        "nodes",
+        "classes",
+        "hierarchy",
+        "flow",
+        "masks",
+        "compaction",
+    }
+    assert about_branches.isdisjoint(name.rpartition(".")[2] for name in shown)
 
 
 @pytest.mark.parametrize(("found", "explained"), [(2, True), (3, False)])

@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 def _architectures(runs: Runs) -> Figure:
     """With what a run has learned, where one has; else an example."""
-    if all(run.structure is None or not selection.learns(run) for run in runs):
+    if all(run.structure is None for run in runs):
         return architectures()
     run = most_branched(runs)
     assert run.structure is not None

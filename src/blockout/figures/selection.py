@@ -47,9 +47,8 @@ def in_order(runs: Sequence[RunView]) -> list[RunView]:
 
 def branching(runs: Sequence[RunView], *, finished: bool) -> list[RunView]:
     """The runs that learn P, one of each kind (the first of several seeds): those that draw first,
-    then soft ones, narrow before wide. Where P is fixed there is nothing to see."""
-    shown = [run for run in runs if (run.memberships if finished else run.distributions)]
-    found = [run for run in shown if learns(run)]
+    then soft ones, narrow before wide."""
+    found = [run for run in runs if (run.memberships if finished else run.distributions)]
     if not found:
         raise CannotDraw(_lacking(runs, finished))
     first: dict[str, RunView] = {}
@@ -80,11 +79,6 @@ def width(run: RunView) -> int:
     return int(run.config.get("nodes") or _head(run).get("nodes") or 0)
 
 
-def learns(run: RunView) -> bool:
-    """Whether P is learned, not fixed."""
-    return run.config.get("learned", True)
-
-
 def is_guided(run: RunView) -> bool:
     """Whether more than the loss has led P, beyond the paper."""
     paper = run.config.get("paper")
@@ -96,7 +90,7 @@ def _method(run: RunView) -> str:
     if run.method != "blockout":
         return name
     drawn = "hard" if run.config.get("hard", True) else "soft"
-    learned = "learned" if learns(run) else "fixed"
+    learned = "learned" if run.learns else "fixed"
     return f"{name} ({drawn}, {learned}{', guided' if is_guided(run) else ''})"
 
 
@@ -151,4 +145,4 @@ def _lacking(runs: Sequence[RunView], finished: bool) -> str:
 
 
 def _kind(run: RunView) -> str:
-    return run.method if learns(run) else f"{run.method}, P fixed"
+    return run.method if run.learns else f"{run.method}, P fixed"

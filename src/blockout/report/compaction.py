@@ -53,7 +53,7 @@ def measure_if_missing(view: RunView, say: Callable[[str], object] = print) -> N
 
 def section(runs: Sequence[RunView]) -> Section | None:
     """Curves of all Blockout runs that were measured, and a word on the others."""
-    views = [view for view in runs if view.method == "blockout"]
+    views = [view for view in runs if view.method == "blockout" and view.learns]
     if not views:
         return None
     groups = [(view, group) for group in by_method(runs) for view in group.runs if view in views]

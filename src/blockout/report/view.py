@@ -46,16 +46,16 @@ class RunView:
     epochs: list[dict[str, Any]]
     """Its lines at the end of an epoch: epoch_loss, train_accuracy, holdout_accuracy, ..."""
     distributions: dict[str, Distributions]
-    """Of P_0, P_1, ..., in order; empty without Blockout."""
+    """Of P_0, P_1, ..., in order; empty where no P is learned: without Blockout, or fixed."""
     memberships: dict[str, Float[np.ndarray, "nodes clusters"]]
-    """P in the end; empty while it trains and without Blockout."""
+    """P in the end; empty while it trains and where no P is learned."""
     labels: Int64[np.ndarray, " images"] | None = None
     """True class of every test image; None while it trains."""
     predicted: Int64[np.ndarray, "images 5"] | None = None
     """The most probable classes of every test image, best first; fewer columns for few classes."""
     probabilities: Float[np.ndarray, "images 5"] | None = None
     structure: Structure | None = field(default=None, repr=False)
-    """At a threshold of 0.5; None while it trains and without Blockout."""
+    """At a threshold of 0.5; None while it trains and where no P is learned."""
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -68,7 +68,8 @@ class RunView:
         config = files.read_json(folder / files.CONFIG)
         metrics = files.read_lines(folder / files.METRICS)
         said = _tensors(folder / files.PREDICTIONS)
-        memberships = _tensors(folder / files.MEMBERSHIPS)
+        learns = config.get("learned", True)  # fixed P say nothing of the data
+        memberships = _tensors(folder / files.MEMBERSHIPS) if learns else {}
         finished = (folder / files.RESULT).exists()
         return cls(
             folder, folder.resolve().name, config,
@@ -76,7 +77,7 @@ class RunView:
             _optional(folder / files.ENVIRONMENT),
             [line for line in metrics if "epoch_loss" not in line],
             [line for line in metrics if "epoch_loss" in line],
-            _distributions(files.read_lines(folder / files.DISTRIBUTIONS)),
+            _distributions(files.read_lines(folder / files.DISTRIBUTIONS) if learns else []),
             dict(sorted(memberships.items())),
             said.get("labels"), said.get("classes"), said.get("probabilities"),
             Structure.load(folder) if finished and memberships else None,
@@ -89,6 +90,11 @@ class RunView:
     @property
     def method(self) -> str:
         return self.config["method"]
+
+    @property
+    def learns(self) -> bool:
+        """Whether P is learned, where there is one."""
+        return self.config.get("learned", True)
 
     @property
     def seed(self) -> int:

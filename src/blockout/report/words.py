@@ -30,7 +30,11 @@ METHODS = {
 }
 GUIDED = " The branches were guided: towards few for each node, with similar classes together."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
-FIXED = " The chances P were not learned: each stayed at one half."
+DRAWN = "Blockout, which draws anew how the network branches in every step"
+FIXED = (
+    " The chances P were not learned: each stayed at one half, so that no branches are left in the "
+    "end."
+)
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
 BY_CHANCE = 0.05
 """Above this p-value an agreement says nothing."""
@@ -74,7 +78,7 @@ def _tiles(view: RunView) -> str:
 
 def _trained(view: RunView) -> str:
     classes = f", {len(view.classes)} classes" if view.classes else ""
-    method = METHODS.get(view.method, view.method)
+    method = METHODS.get(view.method, view.method) if view.learns else DRAWN
     text = f"<b>Trained</b> on {_text(_data(view))}{classes}, with {_text(method)}"
     if view.method != "baseline":
         text += f": two layers of {_of_head(view, 'nodes'):,} nodes"
@@ -83,7 +87,7 @@ def _trained(view: RunView) -> str:
     text += f". {_length(view)}, seed {view.seed}."
     if view.method != "blockout":
         return text
-    if not view.config.get("learned", True):
+    if not view.learns:
         return text + FIXED
     paper = view.config.get("paper")
     return text + (
@@ -163,7 +167,7 @@ def _names(structure: Structure, members: Sequence[int]) -> str:
 
 
 def _agreement(view: RunView) -> str:
-    found = view.result.get("groups")
+    found = view.result.get("groups") if view.structure else None
     if not found or found.get("auc") is None:
         return ""
     said = "more often than by chance" if found["auc"] > 0.5 else "less often than by chance"
