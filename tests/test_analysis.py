@@ -282,3 +282,10 @@ def test_consistency_with_a_training_that_tells_nothing_apart_is_zero(classes):
     p = np.random.default_rng(7).random((classes, 3))
     got = consistency(p, np.full((classes, 3), 0.5), permutations=10)
     assert (got.correlation, got.p_value) == (0, 1)
+
+
+def test_the_digits_of_float32_tell_no_classes_apart():
+    chance = np.random.default_rng(0)
+    one_branch = np.repeat(chance.random((40, 1)), 6, axis=1).astype(np.float32)
+    kept = one_branch * (1 + 1e-7 * chance.standard_normal((40, 6)))
+    assert different_classes(kept.astype(np.float32)) == 2  # more than the mean, and less

@@ -31,6 +31,7 @@ from blockout.report.numbers import (
     principal_components,
     quartiles,
     shrunk,
+    strongest_clusters,
 )  # fmt: skip
 from blockout.report.view import RunView
 from blockout.training import files, finish
@@ -111,6 +112,15 @@ def test_components_have_a_sign_and_survive_one_cluster_and_equal_nodes():
     single = principal_components(np.array([[0.0], [1.0]]))
     assert single.points.tolist() == [[-0.5, 0], [0.5, 0]] and single.shares.tolist() == [1, 0]
     assert principal_components(np.full((4, 3), 0.5)).points.tolist() == [[0, 0]] * 4
+
+
+def test_the_digits_of_float32_are_no_second_component_and_no_strongest_cluster():
+    chance = np.random.default_rng(3)
+    p = np.repeat(chance.random((30, 1)), 4, axis=1) + 1e-7 * chance.standard_normal((30, 4))
+    seen = principal_components(p.astype(np.float32))
+    assert (seen.points[:, 1] == 0).all() and np.ptp(seen.points[:, 0]) > 1
+    assert seen.shares.tolist() == pytest.approx([1, 0], abs=1e-9) and seen.shares[1] == 0
+    assert not strongest_clusters(p.astype(np.float32)).any()
 
 
 def test_nodes_of_a_code_stand_together_and_neighbouring_codes_differ_by_one_cluster():

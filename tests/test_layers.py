@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from blockout import BlockoutConv2d, BlockoutLinear, DropConnectLinear, Memberships, to_dense
+from blockout import (
+    BlockoutConv2d,
+    BlockoutLinear,
+    DropConnectLinear,
+    Memberships,
+    parameter_groups,
+    to_dense,
+)
 from blockout.masking import masked_weight
 
 
@@ -69,6 +76,25 @@ def test_gradients_of_shared_memberships_are_the_paper_s_in_both_neighbours():
     p = fc2.outputs.probabilities
     torch.testing.assert_close(fc2.outputs.logits.grad, grad_c * c_1 * p * (1 - p))
     assert grad_c.mul(c_1).abs().sum() > 0
+
+
+def test_soft_clusters_that_start_alike_are_one_cluster_that_learns_more_slowly():
+    x, y = torch.randn(32, 10, dtype=torch.float64), torch.randint(4, (32,))
+    several, single = (chain(k, torch.float64, hard=False) for k in (3, 1))
+    for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        several.get_parameter(name).data.copy_(single.get_parameter(name).data)
+    for net, rate in ((several, 30.0), (single, 10.0)):  # each cluster has a third of the slope
+        groups = parameter_groups(net, lr=0.1, weight_decay=0.0, membership_scale=rate)
+        optimizer = torch.optim.SGD(groups, momentum=0.9)
+        for _ in range(10):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+    torch.testing.assert_close(several(x), single(x))
+    for i in (0, 2):
+        p, alone = several[i].outputs.probabilities, single[i].outputs.probabilities
+        torch.testing.assert_close(p, alone.expand_as(p))
+        assert alone.std() > 0.05, "they have learned"
 
 
 def test_a_convolution_masks_whole_kernels_between_channels():

@@ -11,6 +11,8 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, s
 PERMUTATIONS = 2000
 DIGITS = 9
 """Similarities that are equal to so many decimals are tied."""
+TIED = 1e-4
+"""Directions of unit length that are nearer are the same: P are kept in float32."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def different_classes(p: Float[np.ndarray, "classes clusters"]) -> int:
     >>> different_classes(np.array([[1., 0.], [1., 0.], [0., 1.]]))
     2
     """
-    return len(np.unique(_unit_rows(p.astype(np.float64)).round(DIGITS) + 0.0, axis=0))
+    if len(p) < 2:
+        return len(p)
+    linkage = AgglomerativeClustering(None, linkage="average", distance_threshold=TIED)
+    return int(linkage.fit(_unit_rows(p.astype(np.float64))).n_clusters_)
 
 
 def natural_count(p: Float[np.ndarray, "classes clusters"], most: int) -> int:

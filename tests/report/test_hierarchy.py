@@ -61,7 +61,7 @@ def test_cells_beside_the_names_are_p():
 
 def test_classes_in_no_branch_are_named():
     body = section([made_run([[1, 0], [0, 1], [0, 0], [1, 0]])]).body
-    assert "nothing of an image reaches them: oak." in body
+    assert "nothing of an image would reach them in a compact network: oak." in body
 
 
 def test_the_groups_of_one_branch_or_another_are_said_so(tmp_path):

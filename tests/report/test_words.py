@@ -80,6 +80,17 @@ def test_a_run_without_blockout_is_told_without_branches(baseline):
     assert "without Blockout" in section.lead and "branch" not in plainly(section)
 
 
+def test_branches_that_are_all_the_same_are_said_to_be_one(view):
+    alike = {name: np.repeat(p[:, :1], 3, axis=1) for name, p in view.memberships.items()}
+    soft = dataclasses.replace(view, memberships=alike, config=view.config | {"hard": False})
+    told = plainly(words.section([soft]))
+    assert "same P for all 3 branches" in told and "never drawn (soft)" in told
+    assert "groups of classes" not in told and "Meaning" not in told
+    nearly = alike | {"P_1": alike["P_1"] + np.array([0, 0, 1e-4], np.float32)}
+    told = plainly(words.section([dataclasses.replace(view, memberships=nearly)]))
+    assert "same P for all" not in told and "groups of classes" in told
+
+
 def test_fixed_p_are_not_shown_as_learned(fixed):
     view = RunView.load(fixed)
     told = plainly(words.section([view]))

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blockout.figures import examples, selection, style
-from blockout.report.numbers import Projection, principal_components
+from blockout.report.numbers import Projection, principal_components, strongest_clusters
 from blockout.report.section import cluster_colour
 from blockout.report.view import RunView
 
@@ -58,7 +58,7 @@ def _draw(axes: Axes, p: np.ndarray) -> Projection:
     order = np.argsort(-counts, kind="stable")  # the small ones on top
     many = counts.max() > 1
     sizes = 3 + 700 * counts / len(p) if many else np.full(len(at), 4 if len(p) > MANY else 12)
-    colours = [cluster_colour(c) for c in p[first].argmax(1)]
+    colours = [cluster_colour(c) for c in strongest_clusters(p[first]).tolist()]
     axes.scatter(
         *at[order].T, s=sizes[order], c=[colours[i] for i in order], alpha=0.75,
         linewidths=0, rasterized=True,

@@ -1,13 +1,14 @@
 """Which classes share which branches: a tree of the classes, and the groups with their images."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from blockout.nodesets import ClassGroup
 from blockout.report.grouping import learned_groups, some_names
+from blockout.report.numbers import strongest_clusters
 from blockout.report.panels import LINE
 from blockout.report.pictures import class_strips
 from blockout.report.section import Figure, Section, cluster_colour, plain
@@ -68,17 +69,23 @@ def _groups(run: RunView, most_bytes: int, named: bool) -> str:
     assert structure is not None
     strips = class_strips(run.folder / files.THUMBNAILS, len(run.classes), most_bytes)
     head = f"<h3><bdi>{html.escape(run.name)}</bdi></h3>" if named else ""
-    lines = [_group(group, run.classes, strips) for group in structure.class_groups]
+    nowhere = set(structure.class_set.dead)
+    lines = [_group(group, run.classes, strips, nowhere) for group in structure.class_groups]
     if len(lines) > LISTED + 1:
         rest = "".join(lines[LISTED:])
         more = f"<details><summary>{len(lines) - LISTED} smaller groups</summary>{rest}</details>"
         lines = [*lines[:LISTED], more]
     dead = [run.classes[c] for c in structure.class_set.dead]
-    lost = f"<p>In no branch, nothing of an image reaches them: {_text(some_names(dead, 20))}.</p>"
+    lost = (
+        f"<p>In no branch with P of at least {structure.threshold:g}, so that nothing of an image "
+        f"would reach them in a compact network: {_text(some_names(dead, 20))}.</p>"
+    )
     return f'{head}<div class="group-list">{"".join(lines)}</div>{lost if dead else ""}'
 
 
-def _group(group: ClassGroup, names: Sequence[str], strips: Sequence[str]) -> str:
+def _group(
+    group: ClassGroup, names: Sequence[str], strips: Sequence[str], nowhere: Set[int]
+) -> str:
     size = len(group.members)
     swatches = "".join(_swatch(c) for c in group.clusters_of_all or group.clusters_of_some)
     opened = " open" if len(names) <= OPEN else ""
@@ -86,7 +93,7 @@ def _group(group: ClassGroup, names: Sequence[str], strips: Sequence[str]) -> st
     few = "" if opened else f": {_text(some_names([names[c] for c in group.members], 4))}"
     return (
         f"<details{opened}><summary>{swatches}<b>{group.name}</b> · {size} "
-        f"class{'es' if size > 1 else ''}{few} · {_branches(group)}</summary>"
+        f"class{'es' if size > 1 else ''}{few} · {_branches(group, nowhere)}</summary>"
         f'<div class="class-names">{chips}</div></details>'
     )
 
@@ -99,17 +106,24 @@ def _class(number: int, name: str, strip: str) -> str:
     )
 
 
-def _branches(group: ClassGroup) -> str:
-    """
-    >>> _branches(ClassGroup("A", (0, 1, 2), (0, 3, 1)))
+def _branches(group: ClassGroup, nowhere: Set[int]) -> str:
+    """In words, where some classes are in no branch.
+
+    >>> _branches(ClassGroup("A", (0, 1, 2), (0, 3, 1)), set())
     'all in branch 1, some also in 2'
+    >>> _branches(ClassGroup("A", (0, 1, 2), (0, 2, 1)), {2})
+    'in some of the branches 1, 2, or in none'
     """
     every = " + ".join(map(str, group.clusters_of_all))
     some = ", ".join(map(str, group.clusters_of_some))
     if every:
         plural = "es" if len(group.clusters_of_all) > 1 else ""
         return f"all in branch{plural} {every}" + (f", some also in {some}" if some else "")
-    return f"each in some of the branches {some}" if some else "in no branch"
+    if not some:
+        return "in no branch"
+    if nowhere.isdisjoint(group.members):
+        return f"each in some of the branches {some}"
+    return f"in some of the branches {some}, or in none"
 
 
 def _swatch(cluster: int) -> str:
@@ -192,7 +206,7 @@ def _lines(run: RunView, tree: Tree, twigs: Sequence[Sequence[int]]) -> list[dic
             continue
         below = tree.below[len(where) - 1]
         apart = np.ptp(own_group[below]) > 0
-        colour = LINE if apart else cluster_colour(int(p[below].mean(0).argmax()))
+        colour = LINE if apart else cluster_colour(int(strongest_clusters(p[below].mean(0))))
         xs, ys = paths.setdefault(colour, ([], []))
         xs += [x_a, height, height, x_b, None]
         ys += [y_a, y_a, y_b, y_b, None]
@@ -214,11 +228,12 @@ def _class_points(run: RunView, twigs: Sequence[Sequence[int]]) -> dict[str, Any
     step = 0.012
     found = [(c, -step * i, y) for y, twig in enumerate(twigs) for i, c in enumerate(twig)]
     order = [c for c, _, _ in found]
+    strongest = strongest_clusters(p[order]).tolist()
     return {
         "type": "scatter", "mode": "markers", "xaxis": "x2",
         "x": [round(x, 3) for _, x, _ in found], "y": [y for _, _, y in found],
         "text": [plain(run.classes[c]) for c in order],
         "hovertemplate": "<b>%{text}</b><extra></extra>",
-        "marker": {"size": 7, "color": [cluster_colour(int(p[c].argmax())) for c in order]},
+        "marker": {"size": 7, "color": [cluster_colour(c) for c in strongest]},
         "meta": {"classes": True}, "customdata": [[c] for c in order],
     }  # fmt: skip

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 
 from blockout.report.grouping import some_names
 from blockout.report.naming import nodes_called
-from blockout.report.numbers import THRESHOLD, principal_components
+from blockout.report.numbers import THRESHOLD, principal_components, strongest_clusters
 from blockout.report.panels import LINE, axis, axis_key, side_by_side
 from blockout.report.section import Figure, Section, cluster_colour, plain
 from blockout.report.selection import with_structure
@@ -221,7 +221,7 @@ def _by_strongest(
     p: Float[np.ndarray, "nodes clusters"],
 ) -> list[tuple[int | None, Int64[np.ndarray, "some"]]]:
     """Each cluster with the nodes that belong to it most; None for nodes in no cluster."""
-    strongest = np.where(p.max(1) < NOWHERE, -1, p.argmax(1))
+    strongest = np.where(p.max(1) < NOWHERE, -1, strongest_clusters(p))
     found = [(c, np.flatnonzero(strongest == c)) for c in range(-1, p.shape[1])]
     return [(None if c < 0 else c, own) for c, own in found if len(own)]
 

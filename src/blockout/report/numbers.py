@@ -7,6 +7,10 @@ from jaxtyping import Float, Int64
 
 THRESHOLD = 0.5
 """A node belongs to a cluster where P is at least this, as in a ``Structure`` of a run."""
+ROUNDING = 1e-9
+"""A share of the variance below this comes from the digits of float32, in which P are kept."""
+ALIKE = 1e-5
+"""P that differ by less are shown as equal."""
 
 
 class Projection(NamedTuple):
@@ -20,8 +24,8 @@ class Projection(NamedTuple):
 def principal_components(p: Float[np.ndarray, "nodes clusters"]) -> Projection:
     """Nodes by the two directions in which their P differ most; the same P give the same points.
 
-    Nodes with equal P fall on one point. With one cluster, or where all P are alike, what is
-    missing is zero.
+    Nodes with equal P fall on one point. With one cluster, or where P differ along one line or
+    not at all, what is missing is zero.
 
     >>> seen = principal_components(np.array([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
     >>> seen.points[:, 0].round(3).tolist(), seen.shares.round(3).tolist()
@@ -35,8 +39,27 @@ def principal_components(p: Float[np.ndarray, "nodes clusters"]) -> Projection:
     missing = 2 - directions.shape[1]
     total = (centred**2).sum()
     shares = variances / total if total > 0 else np.zeros_like(variances)
-    points = np.pad(centred @ directions, ((0, 0), (0, missing)))
+    shares = np.where(shares < ROUNDING, 0, shares)
+    points = np.pad(np.where(shares > 0, centred @ directions, 0), ((0, 0), (0, missing)))
     return Projection(points, np.pad(shares, (0, missing)))
+
+
+def strongest_clusters(p: Float[np.ndarray, "*nodes clusters"]) -> Int64[np.ndarray, "*nodes"]:
+    """The cluster with the largest P of each node; of equal ones the first.
+
+    >>> strongest_clusters(np.array([[0.1, 0.9], [0.7, 0.7 + 1e-7]])).tolist()
+    [1, 0]
+    """
+    return (p > p.max(-1, keepdims=True) - ALIKE).argmax(-1)
+
+
+def branches_differ(p: Float[np.ndarray, "nodes clusters"]) -> bool:
+    """Whether any node has another P in one cluster than in another.
+
+    >>> branches_differ(np.array([[0.2, 0.2], [0.9, 0.9]])), branches_differ(np.array([[0.2, 0.3]]))
+    (False, True)
+    """
+    return bool((np.ptp(p, axis=1) > ALIKE).any())
 
 
 def order_by_code(p: Float[np.ndarray, "nodes clusters"]) -> Int64[np.ndarray, "nodes"]:

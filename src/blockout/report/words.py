@@ -8,6 +8,7 @@ from typing import NamedTuple
 from blockout.models.config import in_paper, paper_defaults
 from blockout.report import repetition
 from blockout.report.naming import layer_called
+from blockout.report.numbers import branches_differ
 from blockout.report.section import Section
 from blockout.report.view import RunView
 from blockout.structure import Structure
@@ -35,6 +36,11 @@ FIXED = (
     " The chances P were not learned: each stayed at one half, so that no branches are left in the "
     "end."
 )
+ONE_BRANCH = (
+    "every node has the same P for all {clusters} branches, so that they are one and the same, and "
+    "how large P is says only how much a node counts."
+)
+SOFT = " Nothing tells branches apart that start alike and are never drawn (soft)."
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
 BY_CHANCE = 0.05
 """Above this p-value an agreement says nothing."""
@@ -64,7 +70,8 @@ def _tiles(view: RunView) -> str:
         so_far = "" if view.finished else " so far"
         tiles.append((f"{accuracy:.1f} %", f"of the test images correct{so_far}"))
     if view.structure is not None:
-        tiles.append((str(len(view.structure.class_groups)), "groups of classes"))
+        if not _is_one_branch(view):
+            tiles.append((str(len(view.structure.class_groups)), "groups of classes"))
         tiles.append((_per_cent(_left(view.structure)), "of the connections left"))
     if small := _measured(view):
         times = small.dense_milliseconds / small.compact_milliseconds
@@ -142,22 +149,34 @@ def _structure(view: RunView) -> str:
     found = view.structure
     if found is None:
         return ""
-    groups = found.class_groups
-    largest = "; ".join(_names(found, group.members) for group in groups[:GROUPS_SHOWN])
-    more = f" and {len(groups) - GROUPS_SHOWN} more" if len(groups) > GROUPS_SHOWN else ""
-    mean = sum(found.class_set.branch_sizes) / len(found.classes)
     shares = " and ".join(
         f"{_per_cent(cost.left)} of those of {_text(layer_called(cost.layer.name))}"
         for cost in found.costs
     )
+    left = (
+        f"Connections are left where two nodes share a branch (P at least {found.threshold:g}): "
+        f"{shares}."
+    )
+    if _is_one_branch(view):
+        told = ONE_BRANCH.format(clusters=found.class_set.clusters)
+        return f"<b>Structure</b>: {told}{'' if view.config.get('hard', True) else SOFT} {left}"
+    groups = found.class_groups
+    largest = "; ".join(_names(found, group.members) for group in groups[:GROUPS_SHOWN])
+    more = f" and {len(groups) - GROUPS_SHOWN} more" if len(groups) > GROUPS_SHOWN else ""
+    mean = sum(found.class_set.branch_sizes) / len(found.classes)
     known = len(set(found.taxonomy or ()))
     chosen = " (as many as the known groups of the data)" if len(groups) == known else ""
     return (
         f"<b>Structure</b>: by the branches they use, the classes fall into {len(groups)} "
         f"group{'s' if len(groups) > 1 else ''}{chosen}: {largest}{more}. A class uses {mean:.1f} "
-        f"of the {found.class_set.clusters} branches on average. Connections are left where two "
-        f"nodes share a branch (P at least {found.threshold:g}): {shares}."
+        f"of the {found.class_set.clusters} branches on average. {left}"
     )
+
+
+def _is_one_branch(view: RunView) -> bool:
+    """Whether there are several clusters, but no node is more in one of them than in another."""
+    sets = view.memberships.values()
+    return any(p.shape[1] > 1 for p in sets) and not any(map(branches_differ, sets))
 
 
 def _names(structure: Structure, members: Sequence[int]) -> str:
@@ -167,7 +186,8 @@ def _names(structure: Structure, members: Sequence[int]) -> str:
 
 
 def _agreement(view: RunView) -> str:
-    found = view.result.get("groups") if view.structure else None
+    told = view.structure is not None and not _is_one_branch(view)
+    found = view.result.get("groups") if told else None
     if not found or found.get("auc") is None:
         return ""
     said = "more often than by chance" if found["auc"] > 0.5 else "less often than by chance"
