@@ -79,7 +79,11 @@ def different_classes(p: Float[np.ndarray, "classes clusters"]) -> int:
     """
     if len(p) < 2:
         return len(p)
-    linkage = AgglomerativeClustering(None, linkage="average", distance_threshold=TIED)
+    linkage = AgglomerativeClustering(
+        n_clusters=None,  # pyright: ignore[reportArgumentType]
+        linkage="average",
+        distance_threshold=TIED,
+    )
     return int(linkage.fit(_unit_rows(p.astype(np.float64))).n_clusters_)
 
 

@@ -65,7 +65,8 @@ def _cost(groups: list[Group]) -> Figure:
 
 def _cost_of_one(view: RunView, group: Group) -> list[dict[str, Any]]:
     lines = _steps(view)
-    every = f"mean of {lines[0]['step']} steps" if lines else ""
+    between = lines[0]["step"] if lines else 0
+    every = f"mean of {between} steps" if between > 1 else "each step"
     return [
         _cost_by_step(view, group) | {"name": every},
         _cost_by_epoch(view, group) | {"name": "mean of an epoch"},

@@ -1,5 +1,6 @@
 """The architecture that was learned, as a flow from the first nodes to the classes."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ SMALL = 0.01
 HEIGHT = 620
 BOX, GAP = 0.018, 0.012
 """Width of a box and room between boxes, as shares of the figure."""
+LETTERS, LINE_HEIGHT = 24, 14
+"""That fit right of the last boxes, and the height of a line of them in pixels."""
 CURVE = np.linspace(0, 1, 13)
 
 LEAD = (
@@ -154,7 +157,7 @@ def _figure(run: RunView, number: int, named: bool) -> Figure:
     data += [_hovers(run, names[i], columns[i], places[i]) for i in range(len(columns))]
     data.append(_classes(run, columns[-1], places[-1]))
     layout = {
-        "height": HEIGHT, "meta": {"least_width": 640}, "showlegend": False,
+        "height": HEIGHT, "meta": {"least_width": 760}, "showlegend": False,
         "hovermode": "closest", "shapes": shapes,
         "xaxis": {"visible": False, "range": [-0.06, 1.3], "fixedrange": True},
         "yaxis": {"visible": False, "range": [-0.02, 1.12], "fixedrange": True},
@@ -235,6 +238,23 @@ def _classes(run: RunView, boxes: Sequence[Box], x: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _beside(label: str, names: Sequence[str], lines: int) -> str:
+    """As many names as fit after the label, or on a line below where there is one; as Plotly's.
+
+    >>> _beside("0", ["ash", "elm", "oak"], 1), _beside("0 + 1 + 2 + 3", ["ash", "elm", "oak"], 2)
+    ('  ash, elm, +1', '<br>ash, elm, +1')
+    >>> _beside("0 + 1 + 2 + 3 + 4", ["ash", "elm", "oak"], 1)
+    ''
+    """
+    rooms = ("  ", LETTERS - len(label) - 2), ("<br>", LETTERS if lines > 1 else 0)
+    for most in (2, 1):
+        text = some_names(names, most)
+        for start, room in rooms:
+            if names and len(html.unescape(text)) <= room:
+                return start + text
+    return ""
+
+
 def _heading(run: RunView, name: str, x: float) -> dict[str, Any]:
     assert run.structure is not None
     nodes = run.structure.sets[name].nodes
@@ -252,9 +272,10 @@ def _labels(run: RunView, boxes: Sequence[Box], x: float) -> list[dict[str, Any]
     for box in boxes:
         if box.height * HEIGHT < 11:
             continue
-        names = some_names([plain(run.classes[c], 14) for c in box.members], 2) if last else ""
+        names = [plain(run.classes[c], 14) for c in box.members] if last else []
+        lines = int(box.height * HEIGHT / LINE_HEIGHT)
         found.append({
-            "text": f"<b>{box.label}</b>  {names}" if last else f"<b>{box.label}</b>",
+            "text": f"<b>{box.label}</b>{_beside(box.label, names, lines)}",
             "x": x + BOX * (1.3 if last else 0.8), "y": (box.bottom + box.top) / 2,
             "xanchor": "left", "showarrow": False, "font": {"size": 11}, "align": "left",
         })  # fmt: skip
