@@ -86,7 +86,7 @@ def test_branches_that_are_all_the_same_are_said_to_be_one(view):
     told = plainly(words.section([soft]))
     assert "same P for all 3 branches" in told and "never drawn (soft)" in told
     assert "groups of classes" not in told and "Meaning" not in told
-    nearly = alike | {"P_1": alike["P_1"] + np.array([0, 0, 1e-4], np.float32)}
+    nearly = alike | {"P_1": alike["P_1"] + np.array([0, 0, 0.01], np.float32)}
     told = plainly(words.section([dataclasses.replace(view, memberships=nearly)]))
     assert "same P for all" not in told and "groups of classes" in told
 

@@ -7,9 +7,9 @@ from jaxtyping import Float, Int64
 
 THRESHOLD = 0.5
 """A node belongs to a cluster where P is at least this, as in a ``Structure`` of a run."""
-ROUNDING = 1e-9
-"""A share of the variance below this comes from the digits of float32, in which P are kept."""
-ALIKE = 1e-5
+ROUNDING = 1e-6
+"""A smaller share of the variance comes from rounding: P are kept in float32."""
+ALIKE = 1e-3
 """P that differ by less are shown as equal."""
 
 
