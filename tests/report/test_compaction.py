@@ -115,7 +115,7 @@ def test_accuracy_stands_against_work_and_against_time(view):
     compact, dense = time.data
     assert compact["x"] == pytest.approx([4.1 * 4.1 / 4, 4.1 / 2, 1.0])  # in the same turns
     assert (dense["x"], dense["y"]) == ([4.1], [60.0])  # the median of the dense times
-    assert work.layout["yaxis"]["title"]["text"] == "Hold-out images classified correctly (%)"
+    assert work.layout["yaxis"]["title"]["text"] == "Hold-out images correct (%)"
 
 
 def test_the_usual_threshold_is_told_in_words(view):

@@ -211,4 +211,4 @@ def _entries(measured: Sequence[Kept]) -> int:
 
 def _y(measured: Sequence[Kept]) -> str:
     used = " or ".join(dict.fromkeys(about["images"] for *_, about in measured))
-    return f"{used.capitalize()} images classified correctly (%)"
+    return f"{used.capitalize()} images correct (%)"

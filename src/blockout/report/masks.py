@@ -31,9 +31,9 @@ EXAMPLES_NOTE = (
     "DropConnect no blocks at all."
 )
 LEARNED_NOTE = (
-    "The mean of the masks that this network draws, P_j P_(j-1)ᵀ / k: per cent of the branches "
-    "that an output and an input node have in common. Sorted by branches: the clearer the blocks, "
-    "the further the network has divided itself."
+    "The mask of the trained network, P_j P_(j-1)ᵀ / k, the mean of those that training draws: per "
+    "cent of the branches that an output and an input node have in common. Sorted by branches: the "
+    "clearer the blocks, the further the network has divided itself."
 )
 
 
