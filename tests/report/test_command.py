@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from blockout.report.page import as_html
 from blockout.report.view import RunView
 from blockout.training import TrainConfig, files, train
 
@@ -58,17 +59,44 @@ def test_what_a_user_can_mend_is_exit_1_and_one_line(said, run, tmp_path, argume
     [
         ("config.json", b"{"),
         ("config.json", b"[]"),
+        ("config.json", b'{"method": "blockout"}'),
+        ("config.json", b'{"data": "shapes", "method": "foo"}'),
+        ("config.json", b'{"data": "shapes", "method": "blockout", "nodes": "x"}'),
+        ("metrics.jsonl", b"null\n"),
+        ("memberships.jsonl", b'{"step": 1, "P_0": {}}\n'),
+        ("result.json", b'{"steps": 3}'),
         ("model.json", b"{"),
         ("result.json", b"nonsense"),
         ("memberships.safetensors", b"short"),
         ("predictions.safetensors", b"short"),
     ],
 )
-def test_a_damaged_file_is_named(said, copied, name, content):
+@pytest.mark.parametrize("command", ["report", "figures"])
+def test_a_damaged_file_is_named(said, copied, tmp_path, command, name, content):
     (copied / name).write_bytes(content)
-    code, _, err = said("report", copied)
+    out = tmp_path / ("page.html" if command == "report" else "figures")
+    code, _, err = said(command, copied, "--out", out)
     assert code == 1 and err.count("\n") == 1
     assert name in err or str(copied) in err
+
+
+@pytest.mark.parametrize("command", ["report", "figures"])
+def test_a_run_named_twice_is_shown_once(said, copied, tmp_path, command):
+    out = tmp_path / ("page.html" if command == "report" else "figures")
+    words = (command, copied, copied / ".." / copied.name, "--out", out)
+    code, told, _ = said(*words, *(() if command == "report" else ("--only", 8)))
+    assert code == 0 and "is named twice and shown once" in told
+    assert command == "figures" or "and 1 more" not in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ["model.json", "predictions.safetensors", "memberships.safetensors"]
+)
+def test_what_a_finished_run_has_lost_is_said(said, copied, name):
+    (copied / name).unlink()
+    assert said("report", copied)[0] == 0
+    told = (copied / files.REPORT).read_text(encoding="utf-8")
+    assert f"The run folder holds no {name}: what they tell is not shown here." in told
 
 
 def test_wrong_usage_is_exit_2(said):
@@ -104,16 +132,19 @@ def test_a_page_that_cannot_be_drawn_loses_no_training(said, tmp_path, monkeypat
     assert out.count("note: report.html could not be drawn: no figure") == 1
 
 
-def test_after_each_epoch_the_folder_can_be_drawn(run, tmp_path):
+@pytest.mark.parametrize(("minutes", "times"), [(5.0, [1, 2, 3]), (1e-9, [0] * 4 + [1] * 5)])
+def test_after_each_checkpoint_the_folder_can_be_drawn(run, tmp_path, minutes, times):
     epochs = []
 
     def seen(folder):
         view = RunView.load(folder)
-        epochs.append((view.epochs[-1]["epoch"], view.finished))
+        assert not view.finished and as_html([view])
+        epochs.append(len(view.epochs))
 
-    config = json.loads((run / files.CONFIG).read_text()) | {"run": str(tmp_path / "run")}
-    train(TrainConfig.from_flat(config), data=tinted_images(NAMES), after_epoch=seen)
-    assert epochs == [(1, False), (2, False), (3, False)]
+    config = json.loads((run / files.CONFIG).read_text())
+    config |= {"run": str(tmp_path / "run"), "checkpoint_minutes": minutes}
+    train(TrainConfig.from_flat(config), data=tinted_images(NAMES), after_save=seen)
+    assert epochs[: len(times)] == times and epochs[-1] == 3
 
 
 def test_a_restart_deletes_the_page(run, tmp_path):

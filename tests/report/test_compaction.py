@@ -113,7 +113,7 @@ def test_accuracy_stands_against_work_and_against_time(view):
     assert trace["marker"]["symbol"] == ["circle", "star", "circle"]
     assert trace["customdata"][1] == [0.5, 40.0, 50.0, 2.1, 4.2, 2.0]
     compact, dense = time.data
-    assert compact["x"] == pytest.approx([4.1 * 4.1 / 4, 4.1 / 2, 1.0])  # in the same turns
+    assert compact["x"] == pytest.approx([1.0, 4.1 / 2, 4.1 * 4.1 / 4])  # in the same turns
     assert (dense["x"], dense["y"]) == ([4.1], [60.0])  # the median of the dense times
     assert work.layout["yaxis"]["title"]["text"] == "Hold-out images correct (%)"
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from blockout.report.confusion import row_shares, section
+from blockout.report.search import shows_classes
 
 from .made import CONFUSION, made_run
 
@@ -55,9 +56,10 @@ def test_names_that_are_alike_or_numbers_stay_apart():
 
 
 def test_every_class_can_be_marked_on_the_diagonal():
-    (figure,) = section([made_run(CROSSED)]).figures
+    run = made_run(CROSSED)
+    (figure,) = section([run]).figures
     points = figure.data[1]
-    assert points["meta"] == {"classes": True}
+    assert points["meta"] == shows_classes(run)
     assert points["x"] == points["y"] == figure.data[0]["x"]
     names = [("cat", "dog", "oak", "fir")[c] for (c,) in points["customdata"]]
     assert names == [label.rstrip("\u200b") for label in points["x"]]

@@ -110,7 +110,7 @@ def test_memberships_in_the_end_come_last():
     assert sets["P_2"].quartiles[-1].tolist() == pytest.approx([0.001, 0.251, 0.6255])
     note = section([ended]).figures[2].note
     assert "50% of its P lie below 0.2 and 25% above 0.8; the median is 0.25" in note
-    assert "A node belongs to 0.8 of the 2 branches on average." in note
+    assert "The P of a node add up to 0.8 of 2 on average." in note
 
 
 def test_long_histories_are_thinned():

@@ -169,6 +169,16 @@ def test_a_class_that_is_searched_for_is_marked_in_all_figures_that_show_classes
     )
 
 
+def test_a_class_is_not_marked_in_runs_on_other_classes(opened, run, pair):
+    page = opened(run, pair)
+    page.draw_all()
+    page.search("green")
+    wait = "id => Number(document.getElementById(id).dataset.marks) > 0"
+    page.tab.wait_for_function(wait, arg="figure-flow-0")
+    marks = "document.getElementById('figure-flow-1').dataset.marks || '0'"
+    assert page.tab.evaluate(marks) == "0"
+
+
 def test_the_facts_about_a_class_are_the_runs(opened, run):
     view = RunView.load(run)
     page = opened(run)

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from blockout.report import comparison, flow, hierarchy
+from blockout.report.grouping import groups_to_show
 from blockout.report.taxonomy import nearness, section
 
 from .made import made_run, texts
@@ -32,7 +34,7 @@ def test_without_mistakes_there_is_no_distance():
 
 def test_equal_groups_are_said_to_be_equal():
     found = section([made_run(groups=(1, 1, 0, 0))])
-    assert "The learned groups are exactly the known ones." in found.body
+    assert "as many groups as are known, the learned ones are exactly these." in found.body
     table = found.figures[0].data[0]
     assert table["z"].tolist() == [[2, 0], [0, 2]]
     assert [name.rstrip("\u200b") for name in table["x"]] == ["known 1", "known 0"]
@@ -41,6 +43,22 @@ def test_equal_groups_are_said_to_be_equal():
 def test_unrelated_groups_are_said_to_be_so():
     found = section([made_run(groups=(0, 1, 0, 1))])
     assert "nothing clear to do with the known ones" in found.body
+
+
+def test_groups_that_training_was_told_are_said_so():
+    config = {"method": "blockout", "seed": 0, "data": "nowhere", "affinity_from": "groups"}
+    told, untold = made_run(groups=(0, 1, 0, 1), config=config), made_run(groups=(0, 1, 0, 1))
+    assert "that training was told" in section([told]).lead
+    assert "that training was not told" in section([untold]).lead
+
+
+def test_branches_that_are_one_make_no_learned_groups():
+    one = made_run([[0.9, 0.9], [0.8, 0.8], [0.2, 0.2], [0.1, 0.1]], groups=(0, 0, 1, 1))
+    found = section([one])
+    assert found.title == "Mistakes and known groups" and "learned" not in found.body
+    assert hierarchy.section([one]) is None and flow.section([one]) is None
+    assert comparison.same_classes([one, one]) == []
+    assert not groups_to_show(one).learned
 
 
 def test_related_groups_are_told_from_chance():
@@ -53,7 +71,7 @@ def test_related_groups_are_told_from_chance():
         confusion=np.ones((20, 20), int),
         groups=groups.tolist(),
     )
-    assert "share branches more often than by chance" in section([run]).body
+    assert "more alike in their branches than chance" in section([run]).body
 
 
 def test_distances_are_given_for_known_and_learned_groups():

@@ -163,6 +163,9 @@ def test_a_command_repeats_as_it_was_typed_but_into_another_folder(view):
     made = {"command": "cli.py train --data cifar100 --run runs/a --nodes 64 --restart"}
     typed = dataclasses.replace(view, environment=made)
     assert repetition.command(typed) == "blockout train --data cifar100 --nodes 64"
+    made = {"command": "blockout train --data 'my own photos' --seed 1"}
+    quoted = dataclasses.replace(view, environment=made)
+    assert repetition.command(quoted) == "blockout train --data 'my own photos' --seed 1"
 
 
 def test_the_command_of_a_run_from_python_repeats_its_config(view, said):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockout.commands.runs import damaged, named_once
 from blockout.flags import Parser
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ def run(arguments: list[str]) -> int:
     from blockout.figures import CATALOGUE, CannotDraw
     from blockout.report.view import RunView
 
-    runs = [RunView.load(folder) for folder in values.runs]
+    runs = []
+    for folder in named_once(values.runs):
+        with damaged(folder):
+            runs.append(RunView.load(folder))
     _require_classes(runs, values.classes)
     _make(values.out)
     numbers = sorted(set(values.only or NUMBERS))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from blockout.commands.runs import damaged, require_training
+from blockout.commands.runs import damaged, named_once, require_training
 from blockout.flags import Parser
 
 DESCRIPTION = """Draws what runs have learned, finished or still training, as one page to explore:
@@ -15,7 +15,7 @@ def run(arguments: list[str]) -> int:
     from blockout.training import files
 
     out = values.out or values.folders[0] / files.REPORT
-    write_report(values.folders, out)
+    write_report(named_once(values.folders), out)
     print(f"written to {out}; open it in a browser")
     return 0
 
@@ -39,7 +39,7 @@ def write_report(folders: list[Path], out: Path) -> None:
     from blockout.report.compaction import measure_if_missing
     from blockout.report.page import write_page
     from blockout.report.view import RunView
-    from blockout.training import RunError, files
+    from blockout.training import RunError
 
     if out.is_dir():
         raise RunError(f"--out {out} is a folder; name a file in it")
@@ -47,10 +47,12 @@ def write_report(folders: list[Path], out: Path) -> None:
     for folder in folders:
         with damaged(folder):
             views.append(RunView.load(folder))
-        with damaged(folder / files.CONFIG):
-            _ = views[-1].method, views[-1].seed
     if not out.parent.is_dir():
         raise RunError(f"there is no folder {out.parent} to write {out.name} to; make it first")
     for view in views:
         measure_if_missing(view)
-    write_page(views, out)
+    try:
+        write_page(views, out)
+    except RunError as error:  # its advice is about a run that trains
+        cause = error.__cause__ or error
+        raise RunError(f"cannot write {out}: {cause}; name another file with --out") from cause

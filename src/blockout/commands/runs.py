@@ -1,6 +1,6 @@
 """What commands about a run have in common: loading it, and saying what is wrong with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,15 @@ def load_run(folder: Path, weights: str = "final") -> tuple["TrainedModel", "Tra
             raise KeyError(f"{names} classes are named and {outputs} predicted")
     with damaged(folder / files.CONFIG):
         return trained, TrainConfig.from_flat(files.read_json(folder / files.CONFIG))
+
+
+def named_once(folders: Sequence[Path]) -> list[Path]:
+    """Without folders that were named before, which is said: a run is no second run of itself."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if found.setdefault(folder.resolve(), folder) is not folder:
+            print(f"note: {folder} is named twice and shown once")
+    return list(found.values())
 
 
 def one_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ def run(arguments: list[str]) -> int:
         refuse("blockout train", str(error))
     finished = (config.folder / files.RESULT).exists() and not config.run.restart
     draw = Drawing()
-    folder = train(config, after_epoch=draw)
+    folder = train(config, after_save=draw)
     if getattr(rank_zero_only, "rank", 0) == 0:
         if finished:
             print(f"this run is finished already; --restart begins anew. It is in {folder}")

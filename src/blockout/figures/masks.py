@@ -56,9 +56,11 @@ def masks(runs: Sequence[RunView]) -> Figure:
 
 
 def most_branched(runs: Sequence[RunView]) -> RunView:
-    """Of the finished Blockout runs, the one with the fewest connections left."""
+    """Of the finished Blockout runs, the one with the fewest connections left; one whose branches
+    are all the same only where there is no other."""
     found = selection.branching(runs, finished=True)
     found = [run for run in found if run.structure is not None]
+    found = [run for run in found if not run.one_branch] or found
     if not found:
         raise selection.CannotDraw("needs a finished run with Blockout")
     return min(found, key=_connections_left)

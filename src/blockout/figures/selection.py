@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockout.models.config import METHODS, in_paper
+from blockout.models.config import METHODS
 from blockout.report.view import RunView
 
 NAMES = {
@@ -79,19 +79,13 @@ def width(run: RunView) -> int:
     return int(run.config.get("nodes") or _head(run).get("nodes") or 0)
 
 
-def is_guided(run: RunView) -> bool:
-    """Whether more than the loss has led P, beyond the paper."""
-    paper = run.config.get("paper")
-    return not (in_paper(run.config["data"]) if paper is None else paper)
-
-
 def _method(run: RunView) -> str:
     name = NAMES.get(run.method, run.method)
     if run.method != "blockout":
         return name
     drawn = "hard" if run.config.get("hard", True) else "soft"
     learned = "learned" if run.learns else "fixed"
-    return f"{name} ({drawn}, {learned}{', guided' if is_guided(run) else ''})"
+    return f"{name} ({drawn}, {learned}{', guided' if run.guided else ''})"
 
 
 def _told_apart(

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 
 from blockout.report.numbers import expected_clusters, quartiles
 from blockout.report.panels import side_by_side
+from blockout.report.search import shows_classes
 from blockout.report.section import PALETTE, SYMBOLS, Figure, Section, plain
 from blockout.report.selection import in_detail, with_structure
 from blockout.report.view import RunView
@@ -100,8 +101,8 @@ def _verdict(run: RunView, named: bool) -> str:
     low, middle, high = quartiles(_clusters(run))
     if not _vary(run):
         return (
-            f"{head}Every class has {middle:.3g} branch{'es' if middle > 1.005 else ''}, so that "
-            "nothing can be said about harder ones."
+            f"{head}Every class has about {middle:.3g} branch{'es' if middle > 1.005 else ''}, so "
+            "that nothing can be said about harder ones."
         )
     spread = (
         f"{head}The middle half of the classes has {low:.2f} to {high:.2f} branches, the median is "
@@ -123,7 +124,7 @@ def _verdict(run: RunView, named: bool) -> str:
 
 
 def _vary(run: RunView) -> bool:
-    return bool(np.ptp(_clusters(run)) > 0.01)
+    return bool(np.ptp(_clusters(run)) > 0.1)
 
 
 def _signed(value: float) -> str:
@@ -225,7 +226,7 @@ def _rows(
         "legendgroup": str(number), "showlegend": not side,
         "marker": {"color": PALETTE[number], "symbol": SYMBOLS[number], "size": 5 if many else 8},
         "hovertemplate": f"<b>%{{text}}</b>: %{{x:.2~f}}{unit}<extra>%{{fullData.name}}</extra>",
-        "meta": {"classes": True}, "customdata": [[c] for c in range(len(names))],
+        "meta": shows_classes(run), "customdata": [[c] for c in range(len(names))],
     }  # fmt: skip
 
 
@@ -243,7 +244,7 @@ def _against_accuracy(runs: Sequence[RunView]) -> Figure:
     for number, run in enumerate(runs):
         clusters, accuracy = _clusters(run), _accuracy(run)
         rng = np.random.default_rng(number)
-        aside = rng.uniform(-0.06, 0.06, len(clusters)) if _few_values(clusters) else 0
+        aside = rng.uniform(-0.06, 0.06, len(clusters)) if _are_whole(clusters) else 0
         data.append({
             "type": "scatter", "mode": "markers", "name": plain(run.name),
             "x": (clusters + aside).astype(np.float32), "y": accuracy.astype(np.float32),
@@ -252,7 +253,7 @@ def _against_accuracy(runs: Sequence[RunView]) -> Figure:
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"color": PALETTE[number], "symbol": SYMBOLS[number], "size": 8,
                        "opacity": 0.75},
-            "meta": {"classes": True}, "customdata": [[c] for c in range(len(clusters))],
+            "meta": shows_classes(run), "customdata": [[c] for c in range(len(clusters))],
         })  # fmt: skip
         data += _trend(clusters, accuracy, number)
     layout = {
@@ -267,8 +268,8 @@ def _against_accuracy(runs: Sequence[RunView]) -> Figure:
     return Figure("classes-accuracy", data, layout, note, title)
 
 
-def _few_values(clusters: Float[np.ndarray, "classes"]) -> bool:
-    return len(np.unique(clusters.round(1))) <= 6
+def _are_whole(clusters: Float[np.ndarray, "classes"]) -> bool:
+    return bool(np.abs(clusters - clusters.round()).max() < 0.05 and np.ptp(clusters) > 0.5)
 
 
 def _trend(clusters: np.ndarray, accuracy: np.ndarray, number: int) -> list[dict[str, Any]]:

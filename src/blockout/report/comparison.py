@@ -11,7 +11,8 @@ import numpy as np
 
 from blockout.analysis import Consistency, consistency
 from blockout.report.methods import Group, by_method
-from blockout.report.section import PALETTE, Figure, Section, plain
+from blockout.report.panels import CELLS
+from blockout.report.section import Figure, Section, plain
 from blockout.report.view import RunView
 
 LEAD = (
@@ -19,8 +20,6 @@ LEAD = (
     "chance: runs with different seeds show how much. A difference between methods that is "
     "smaller than the spread within them means little."
 )
-CELLS = [[0.0, "#e8eef3"], [1.0, PALETTE[5]]]
-"""Opaque and light, so that black numbers in the cells are read, whatever the page."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def same_classes(runs: Sequence[RunView]) -> list[list[RunView]]:
     """Blockout runs that have learned branches for the same classes, two or more each."""
     found: dict[tuple[str, ...], list[RunView]] = {}
     for view in runs:
-        if view.class_memberships is not None:
+        if view.class_memberships is not None and not view.one_branch:
             found.setdefault(view.classes, []).append(view)
     return [views for views in found.values() if len(views) > 1]
 

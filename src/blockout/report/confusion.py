@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 
 from blockout.report.grouping import Grouping, groups_to_show
 from blockout.report.panels import AMOUNTS, LINE
+from blockout.report.search import shows_classes
 from blockout.report.section import Figure, Section, plain
 from blockout.report.selection import in_detail, with_predictions
 from blockout.report.view import RunView
@@ -141,7 +142,7 @@ def _cells(shares: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "heatmap", "x": labels, "y": labels, "z": shares.round().astype(np.uint8),
         "zmin": 0, "zmax": 100, "colorscale": AMOUNTS,
-        "colorbar": {"title": {"text": "%", "side": "right"}, "thickness": 10, "len": 0.5,
+        "colorbar": {"ticksuffix": " %", "thickness": 10, "len": 0.5,
                      "orientation": "h", "y": 1.0, "yanchor": "bottom"},
         "hovertemplate": "%{y}<br>taken for %{x}: %{z} %<extra></extra>",
     }  # fmt: skip
@@ -158,5 +159,5 @@ def _diagonal(run: RunView, groups: Grouping, labels: Sequence[str]) -> dict[str
         "y": [labels[i] for i in cell], "marker": {"size": 6, "opacity": 0},
         "text": [f"<b>{plain(run.classes[c])}</b>: {right[c]:.0f} % right" for c in groups.order],
         "hovertemplate": "%{text}<extra></extra>", "showlegend": False,
-        "meta": {"classes": True}, "customdata": [[c] for c in groups.order],
+        "meta": shows_classes(run), "customdata": [[c] for c in groups.order],
     }  # fmt: skip

@@ -242,7 +242,7 @@ def _in_words(name: str, logged: Distributions, view: RunView) -> str:
         f"{logged.quartiles[-1, 1]:.2f}."
     )
     if (p := view.memberships.get(name)) is not None:
-        text += f" A node belongs to {p.sum(1).mean():.1f} of the {p.shape[1]} branches on average."
+        text += f" The P of a node add up to {p.sum(1).mean():.1f} of {p.shape[1]} on average."
     return text
 
 

@@ -11,8 +11,9 @@ from blockout.diagrams import connected_share
 from blockout.nodesets import Code, NodeSet
 from blockout.report.grouping import some_names
 from blockout.report.panels import LINE
+from blockout.report.search import shows_classes
 from blockout.report.section import Figure, Section, cluster_colour, plain
-from blockout.report.selection import in_detail, with_structure
+from blockout.report.selection import in_detail, with_branches
 from blockout.report.view import RunView
 
 MOST = 12
@@ -36,7 +37,7 @@ LEAD = (
 
 def section(runs: Sequence[RunView]) -> Section | None:
     """A flow for each run with Blockout."""
-    shown, left_out = in_detail(with_structure(runs))
+    shown, left_out = in_detail(with_branches(runs))
     if not shown:
         return None
     figures = tuple(_figure(run, i, len(shown) > 1) for i, run in enumerate(shown))
@@ -234,7 +235,7 @@ def _classes(run: RunView, boxes: Sequence[Box], x: float) -> dict[str, Any]:
         "y": [round(y, 4) for _, y in found], "marker": {"size": 4, "color": LINE},
         "text": [plain(run.classes[c]) for c, _ in found],
         "hovertemplate": "<b>%{text}</b><extra></extra>",
-        "meta": {"classes": True}, "customdata": [[c] for c, _ in found],
+        "meta": shows_classes(run), "customdata": [[c] for c, _ in found],
     }  # fmt: skip
 
 

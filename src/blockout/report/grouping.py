@@ -43,9 +43,10 @@ class Grouping:
 
 
 def learned_groups(view: RunView) -> Grouping | None:
-    """Groups of classes with like memberships, along the leaves of their tree."""
+    """Groups of classes with like memberships, along the leaves of their tree; None where there is
+    nothing to tell them apart."""
     p = view.class_memberships
-    if view.structure is None or p is None:
+    if view.structure is None or p is None or view.one_branch:
         return None
     place = {c: i for i, c in enumerate(tree_of(p).leaves)}
     groups = sorted(

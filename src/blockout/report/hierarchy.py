@@ -11,8 +11,9 @@ from blockout.report.grouping import learned_groups, some_names
 from blockout.report.numbers import strongest_clusters
 from blockout.report.panels import LINE
 from blockout.report.pictures import class_strips
+from blockout.report.search import shows_classes
 from blockout.report.section import Figure, Section, cluster_colour, plain
-from blockout.report.selection import in_detail, with_structure
+from blockout.report.selection import in_detail, with_branches
 from blockout.report.tree import Tree, tree_of
 from blockout.report.view import RunView
 from blockout.training import files
@@ -52,7 +53,7 @@ STYLE = """<style>
 
 def section(runs: Sequence[RunView]) -> Section | None:
     """Tree and groups of each run with Blockout."""
-    shown, left_out = in_detail(with_structure(runs))
+    shown, left_out = in_detail(with_branches(runs))
     if not shown:
         return None
     bodies = [_groups(run, MOST_BYTES // len(shown), len(shown) > 1) for run in shown]
@@ -235,5 +236,5 @@ def _class_points(run: RunView, twigs: Sequence[Sequence[int]]) -> dict[str, Any
         "text": [plain(run.classes[c]) for c in order],
         "hovertemplate": "<b>%{text}</b><extra></extra>",
         "marker": {"size": 7, "color": [cluster_colour(c) for c in strongest]},
-        "meta": {"classes": True}, "customdata": [[c] for c in order],
+        "meta": shows_classes(run), "customdata": [[c] for c in order],
     }  # fmt: skip

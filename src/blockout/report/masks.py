@@ -13,6 +13,7 @@ from blockout.nodesets import Layer
 from blockout.report.naming import layer_called
 from blockout.report.numbers import expected_mask, order_by_code, shrunk
 from blockout.report.panels import EVEN, LINE, axis, axis_key, side_by_side
+from blockout.report.search import shows_classes
 from blockout.report.section import Figure, Section, plain
 from blockout.report.selection import in_detail, with_structure
 from blockout.report.view import RunView
@@ -97,7 +98,7 @@ def _learned(run: RunView, number: int, named: bool) -> Figure:
         layout[axis_key("x", panel)] |= _bare(_said(run, layer.inputs))
         layout[axis_key("y", panel)] |= _bare(_said(run, layer.outputs), upside_down=True)
         if layer.outputs == run.structure.class_set.name:
-            data.append(_classes(run, len(mask), panel))
+            data.append(_classes(run, len(mask), len(mask.T), panel))
     data[0] |= {"showscale": True, "colorbar": {"title": {"text": "%"}, "thickness": 12}}
     layout["margin"] = {"t": 30, "b": 50}
     return Figure(f"masks-{number}", data, layout, LEARNED_NOTE, run.name if named else "")
@@ -143,16 +144,17 @@ def _bare(title: str, upside_down: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _classes(run: RunView, rows: int, panel: int) -> dict[str, Any]:
+def _classes(run: RunView, rows: int, columns: int, panel: int) -> dict[str, Any]:
     """A point a class, left of its row."""
     p = run.class_memberships
     assert p is not None
     order = order_by_code(p).tolist()
     place = [i * rows // len(order) for i in range(len(order))]
+    beside = -0.5 - 0.015 * columns
     return {
-        "type": "scatter", "mode": "markers", "x": [-3] * len(order), "y": place,
+        "type": "scatter", "mode": "markers", "x": [beside] * len(order), "y": place,
         "text": [plain(run.classes[c]) for c in order], "showlegend": False,
         "hovertemplate": "<b>%{text}</b><extra></extra>", "marker": {"size": 3, "color": LINE},
         "xaxis": axis("x", panel), "yaxis": axis("y", panel),
-        "meta": {"classes": True}, "customdata": [[c] for c in order],
+        "meta": shows_classes(run), "customdata": [[c] for c in order],
     }  # fmt: skip

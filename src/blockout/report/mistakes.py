@@ -29,7 +29,8 @@ STYLE = """<style>
 .mistakes .pair{border:1px solid rgba(128,128,128,.35);border-radius:8px;padding:.5em .8em}
 .mistakes .pair h4{margin:.1em 0 .4em;font-size:1em;overflow-wrap:anywhere}
 .mistakes .images{display:flex;flex-wrap:wrap;gap:.5em}
-.mistakes figure{margin:0;width:76px;font-size:.72em;line-height:1.25;overflow-wrap:anywhere}
+.mistakes figure{margin:0;width:76px;font-size:.72em;line-height:1.25;
+ overflow-wrap:break-word;hyphens:auto}
 .mistakes img{width:76px;height:76px;object-fit:cover;border-radius:4px}
 </style>"""
 

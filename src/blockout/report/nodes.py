@@ -11,6 +11,7 @@ from blockout.report.grouping import some_names
 from blockout.report.naming import nodes_called
 from blockout.report.numbers import THRESHOLD, principal_components, strongest_clusters
 from blockout.report.panels import LINE, axis, axis_key, side_by_side
+from blockout.report.search import shows_classes
 from blockout.report.section import Figure, Section, cluster_colour, plain
 from blockout.report.selection import with_structure
 from blockout.report.view import RunView
@@ -27,9 +28,10 @@ GOLDEN_ANGLE = np.pi * (3 - 5**0.5)
 
 LEAD = (
     "Each node of the network, and each class, has a chance P of belonging to each branch "
-    "(cluster). Here every node is a point: near each other if they belong to the same branches, "
-    "far apart if they share none. The colour is the strongest branch, the rim the second where "
-    "there is one."
+    "(cluster). Here every node is a point, seen along the two directions in which nodes differ "
+    "most; the axes say how much of all differences that shows. Those of the same branches lie "
+    "together; different colours at one place differ in what is not seen. The colour is the "
+    "strongest branch, the rim the second where there is one."
 )
 
 
@@ -155,7 +157,10 @@ class _Cloud:
             f"<b>{plain(name)}</b><br>{branches(row)}"
             for name, row in zip(self.run.classes, self.p, strict=True)
         ]
-        traces = [_class_points(points, texts, self.p, own, c) for c, own in _by_strongest(self.p)]
+        meta = {"meta": shows_classes(self.run)}
+        traces = [
+            _class_points(points, texts, self.p, own, c) | meta for c, own in _by_strongest(self.p)
+        ]
         if place.max() < PLACES_NAMED:
             traces.append(self._names(points, place))
         return traces
@@ -243,7 +248,7 @@ def _rims(p: Float[np.ndarray, "n clusters"], cluster: int | None) -> list[str]:
     """The colour of the second cluster of each node, or of its only one."""
     if cluster is None or p.shape[1] < 2:
         return [_colour(cluster)] * len(p)
-    second = np.argsort(-p, axis=1, kind="stable")[:, 1]
+    second = strongest_clusters(np.where(np.arange(p.shape[1]) == cluster, -1, p))
     belongs = p[np.arange(len(p)), second] >= THRESHOLD
     return [cluster_colour(s if b else cluster) for s, b in zip(second, belongs, strict=True)]
 
@@ -281,7 +286,7 @@ def _class_points(
             "line": {"width": 3 if len(p) <= 200 else 2, "color": _rims(p[own], cluster)},
         },
         "text": [texts[c] for c in own], "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"classes": True}, "customdata": [[c] for c in own.tolist()],
+        "customdata": [[c] for c in own.tolist()],
     }  # fmt: skip
 
 

@@ -157,6 +157,9 @@
 
   let chosen = null; // index of a class
 
+  /** Whether a trace shows the classes that can be searched for, not those of another data set. */
+  const showsClasses = (trace) => said.classes && trace.meta && trace.meta.classes === said.classes.list;
+
   const classAt = (trace, i) => {
     const entry = trace.customdata && trace.customdata[i];
     return entry === undefined || entry === null ? null : Number(entry.length === undefined ? entry : entry[0]);
@@ -165,14 +168,15 @@
   function clicked(event) {
     const point = event.points[0];
     const trace = point.fullData || point.data;
-    if (!trace.meta || !trace.meta.classes || !said.classes) return;
+    if (!showsClasses(trace)) return;
     const entry = point.customdata;
     const index = Number(entry && entry.length !== undefined && typeof entry !== "string" ? entry[0] : entry);
     if (said.classes.names[index] !== undefined) choose(index);
   }
 
-  function neighbours() {
-    const run = said.classes && said.classes.runs.find((r) => r.near);
+  /** The nearest classes of the chosen one, in the run of that name. */
+  function neighbours(name) {
+    const run = said.classes.runs.find((r) => r.name === name && r.near);
     return chosen === null || !run ? [] : run.near[chosen].classes.slice(0, 5);
   }
 
@@ -201,7 +205,7 @@
 
   function marksOf(trace) {
     const { mark: colour } = colours(isDark());
-    const shapes = [], labels = [], others = neighbours();
+    const shapes = [], labels = [], others = neighbours(trace.meta.run);
     const length = (trace.customdata || []).length;
     for (let i = 0; i < length; i++) {
       const index = classAt(trace, i);
@@ -217,7 +221,7 @@
 
   async function mark(plot) {
     if (!plot.drawn || !plot._fullData) return;
-    const traces = plot._fullData.filter((t) => t.meta && t.meta.classes && t.visible === true && t._module && t.xaxis);
+    const traces = plot._fullData.filter((t) => showsClasses(t) && t.visible === true && t._module && t.xaxis);
     if (!traces.length) return;
     const shapes = [...plot.base.shapes], annotations = [...plot.base.annotations];
     if (chosen !== null) {

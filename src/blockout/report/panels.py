@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from blockout.report.section import plain
+from blockout.report.section import PALETTE, plain
 
 AMOUNTS = [
     [0.0, "rgba(0,114,178,0)"], [0.02, "rgba(0,114,178,0.45)"], [0.1, "rgba(0,114,178,0.75)"],
@@ -13,6 +13,8 @@ AMOUNTS = [
 colour-blind people."""
 EVEN = [[0.0, "rgba(0,114,178,0)"], [0.5, "rgba(0,114,178,0.65)"], [1.0, "rgba(0,114,178,1)"]]
 """The same without emphasis on small amounts."""
+CELLS = [[0.0, "#e8eef3"], [1.0, PALETTE[5]]]
+"""Opaque and light, so that black numbers in the cells are read, whatever the page."""
 LINE = "#888888"
 """Of lines that must be seen on light and on dark."""
 

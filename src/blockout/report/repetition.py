@@ -23,9 +23,9 @@ def as_html(view: RunView) -> str:
 def command(view: RunView) -> str:
     """As it was typed, or from the config where it was trained from Python or by a config file;
     without the folder, which is taken."""
-    words = view.environment.get("command", "").split()
+    words = _words(view.environment.get("command", ""))
     if words[1:2] == ["train"] and not any(word.startswith("--config") for word in words):
-        return " ".join(["blockout", *_without_folder(words[1:])])
+        return shlex.join(["blockout", *_without_folder(words[1:])])
     defaults = TrainConfig().flat()
     flags = []
     for name, value in view.config.items():
@@ -34,6 +34,14 @@ def command(view: RunView) -> str:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         flags += [f"--{name.replace('_', '-')}", shlex.quote(text)]
     return " ".join(["blockout", "train", *flags])
+
+
+def _words(command: str) -> list[str]:
+    """As a shell takes it apart; at its spaces where somebody's quotes do not close."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
 
 
 def _without_folder(words: Sequence[str]) -> list[str]:

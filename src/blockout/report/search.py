@@ -1,5 +1,6 @@
 """What the page says of a class that is searched for."""
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +24,20 @@ def class_facts(views: Sequence[RunView]) -> dict[str, Any] | None:
     names = known[0].classes
     return {
         "names": names,
+        "list": _list_of(names),
         "runs": [_facts(view) for view in known if view.classes == names],
     }
+
+
+def shows_classes(view: RunView) -> dict[str, Any]:
+    """``meta`` of a trace that shows the classes of a run: of which list and of which run they are.
+    What is searched for is marked in runs with the same classes, with each one's own neighbours."""
+    return {"classes": _list_of(view.classes), "run": view.name}
+
+
+def _list_of(names: Sequence[str]) -> int:
+    """A number that lists of classes share only if they are the same."""
+    return zlib.crc32("\0".join(names).encode())
 
 
 def _facts(view: RunView) -> dict[str, Any]:

@@ -17,8 +17,9 @@ class Figure:
     """One Plotly figure, as JSON.
 
     Background, text and grid have no colours of their own: the page sets them for light and dark. A
-    trace that shows classes has ``meta={"classes": True}`` and ``customdata`` whose first column is
-    the index of the class, so that a class that is searched for is marked in all views.
+    trace that shows classes has the ``meta`` of ``search.shows_classes`` and ``customdata`` whose
+    first column is the index of the class, so that a class that is searched for is marked in all
+    views.
     """
 
     id: str

@@ -13,6 +13,11 @@ def with_structure(runs: Sequence[RunView]) -> list[RunView]:
     return [r for r in runs if r.structure is not None and r.class_memberships is not None]
 
 
+def with_branches(runs: Sequence[RunView]) -> list[RunView]:
+    """Of these, runs that have several branches, so that classes can be in different ones."""
+    return [run for run in with_structure(runs) if not run.one_branch]
+
+
 def with_predictions(runs: Sequence[RunView]) -> list[RunView]:
     """Runs that have been tested, by any method."""
     return [run for run in runs if run.classes and run.confusion is not None]

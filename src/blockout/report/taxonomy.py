@@ -11,9 +11,9 @@ from jaxtyping import Int64
 
 from blockout.analysis import Agreement
 from blockout.report.grouping import Grouping, known_groups, learned_groups
-from blockout.report.panels import EVEN, LINE
+from blockout.report.panels import CELLS, LINE
 from blockout.report.section import PALETTE, Figure, Section, plain
-from blockout.report.selection import in_detail, with_predictions, with_structure
+from blockout.report.selection import in_detail, with_branches, with_predictions
 from blockout.report.view import RunView
 
 PERMUTATIONS = 1000
@@ -22,10 +22,11 @@ TALLEST = 900
 SURE = 0.01
 """A p-value below this is no chance."""
 
-LEAD = (
-    "This data comes with groups of classes that training was not told. Did the network find them, "
-    "and when it is wrong, does it at least stay in the right group?"
-)
+LEAD = "This data comes with groups of classes{told}. {question}?"
+UNTOLD = " that training was not told"
+TOLD = " that training was told, to put their classes together (--affinity-from groups)"
+FOUND = "Did the network find them, and when it is wrong, does it at least stay in the right group"
+STAYS = "When the network is wrong, does it at least stay in the right group"
 
 
 def section(runs: Sequence[RunView]) -> Section | None:
@@ -33,7 +34,7 @@ def section(runs: Sequence[RunView]) -> Section | None:
     known = [run for run in with_predictions(runs) if _tells(known_groups(run))]
     if not known:
         return None
-    with_groups = with_structure(known)
+    with_groups = with_branches(known)
     words = "".join(f"<p>{_agreed(run, len(known) > 1)}</p>" for run in with_groups)
     found = [(run.name, kind, near) for run in known for kind, near in _distances(run).items()]
     body = words + _table(found)
@@ -41,7 +42,9 @@ def section(runs: Sequence[RunView]) -> Section | None:
     overlaps = [_overlap(run, i, len(shown) > 1) for i, run in enumerate(shown)]
     figures = (*overlaps, *([_bars(wrong)] if (wrong := _some(found)) else []))
     title = "Learned groups and known groups" if with_groups else "Mistakes and known groups"
-    return Section("taxonomy", title, LEAD + left_out, body, figures)
+    told = any(run.config.get("affinity_from") == "groups" and run.guided for run in with_groups)
+    lead = LEAD.format(told=TOLD if told else UNTOLD, question=FOUND if with_groups else STAYS)
+    return Section("taxonomy", title, lead + left_out, body, figures)
 
 
 def _tells(groups: Grouping | None) -> bool:
@@ -63,22 +66,22 @@ def _agreed(run: RunView, named: bool) -> str:
 def _verdict(found: Agreement) -> str:
     """
     >>> _verdict(Agreement(1.0, 1.0, .0005, .0005, 1.0, .0005))
-    'The learned groups are exactly the known ones.'
+    'Cut into as many groups as are known, the learned ones are exactly these.'
     """
     if found.adjusted_rand > 0.9999:
-        return "The learned groups are exactly the known ones."
+        return "Cut into as many groups as are known, the learned ones are exactly these."
     p_value = found.p_value if found.auc_p_value is None else found.auc_p_value
     alike = found.adjusted_rand if found.auc is None else found.auc - 0.5
     if p_value >= SURE or alike <= 0:
         return "The learned groups have nothing clear to do with the known ones."
-    return "Classes of one known group share branches more often than by chance."
+    return "Classes of one known group are more alike in their branches than chance would have it."
 
 
 def _numbers(found: Agreement) -> str:
     pairs = (
-        f"Two classes of one known group have more branches in common than two of different "
-        f"groups in {found.auc:.0%} of cases (50% is chance; area under the curve {found.auc:.2f}, "
-        f"p = {found.auc_p_value:.2g}). "
+        f"Two classes of one known group are more alike in their P than two of different groups "
+        f"in {found.auc:.0%} of cases (50% is chance; area under the curve {found.auc:.2f}, p = "
+        f"{found.auc_p_value:.2g}). "
         if found.auc is not None
         else ""
     )
@@ -110,7 +113,8 @@ def _overlap(run: RunView, number: int, named: bool) -> Figure:
     shown = [[str(n) if n else "" for n in row] for row in table[:, order].tolist()]
     data = [{
         "type": "heatmap", "z": table[:, order], "x": _apart(labels), "y": rows, "text": shown,
-        "texttemplate": "%{text}", "colorscale": EVEN, "showscale": False, "xgap": 1, "ygap": 1,
+        "texttemplate": "%{text}", "textfont": {"color": "#000000"}, "colorscale": CELLS,
+        "showscale": False, "xgap": 1, "ygap": 1,
         "zmin": 0, "hovertemplate": "%{z} classes of %{x} in group %{y}<extra></extra>",
     }]  # fmt: skip
     note = (
@@ -247,6 +251,9 @@ def _bars(found: Sequence[tuple[str, Nearness]]) -> Figure:
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     }  # fmt: skip
-    note = "Longer blue than grey bars: mistakes are mild ones, to classes of the same group."
+    note = (
+        "Longer blue than grey bars: mistakes are mild ones, to classes of the same group; p in "
+        "the table says how surely."
+    )
     title = "Mistakes that stay in the right group"
     return Figure("taxonomy-mistakes", data, layout, note, title)

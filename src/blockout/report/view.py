@@ -11,8 +11,10 @@ from jaxtyping import Float, Int64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from blockout.models.config import in_paper
+from blockout.report.numbers import branches_differ
 from blockout.structure import Structure
-from blockout.training import files
+from blockout.training import TrainConfig, files
 from blockout.training.files import RunError
 
 BINS = 50
@@ -28,7 +30,7 @@ class Distributions:
     quartiles: Float[np.ndarray, "times 3"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunView:
     """A run, as far as it has come."""
 
@@ -65,22 +67,22 @@ class RunView:
             raise RunError(f"there is no run folder {folder}; `blockout train` makes one")
         if not (folder / files.CONFIG).exists():
             raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
-        config = files.read_json(folder / files.CONFIG)
+        config = _config(folder / files.CONFIG)
         metrics = files.read_lines(folder / files.METRICS)
         said = _tensors(folder / files.PREDICTIONS)
         learns = config.get("learned", True)  # fixed P say nothing of the data
         memberships = _tensors(folder / files.MEMBERSHIPS) if learns else {}
-        finished = (folder / files.RESULT).exists()
+        described = all((folder / name).exists() for name in (files.RESULT, files.MODEL))
         return cls(
             folder, folder.resolve().name, config,
-            _optional(folder / files.MODEL), _optional(folder / files.RESULT),
+            _optional(folder / files.MODEL), _result(folder / files.RESULT),
             _optional(folder / files.ENVIRONMENT),
             [line for line in metrics if "epoch_loss" not in line],
             [line for line in metrics if "epoch_loss" in line],
-            _distributions(files.read_lines(folder / files.DISTRIBUTIONS) if learns else []),
+            _distributions(folder / files.DISTRIBUTIONS) if learns else {},
             dict(sorted(memberships.items())),
             said.get("labels"), said.get("classes"), said.get("probabilities"),
-            Structure.load(folder) if finished and memberships else None,
+            Structure.load(folder) if described and memberships else None,
         )  # fmt: skip
 
     @property
@@ -95,6 +97,12 @@ class RunView:
     def learns(self) -> bool:
         """Whether P is learned, where there is one."""
         return self.config.get("learned", True)
+
+    @property
+    def guided(self) -> bool:
+        """Whether more than the loss has led P, beyond the paper."""
+        paper = self.config.get("paper")
+        return not (in_paper(self.config["data"]) if paper is None else paper)
 
     @property
     def seed(self) -> int:
@@ -125,6 +133,13 @@ class RunView:
         return last if len(last) == len(self.classes) else None
 
     @cached_property
+    def one_branch(self) -> bool:
+        """Whether there are several clusters, but no node is more in one of them than in another:
+        then they are one, as soft memberships that start alike stay."""
+        sets = self.memberships.values()
+        return any(p.shape[1] > 1 for p in sets) and not any(map(branches_differ, sets))
+
+    @cached_property
     def confusion(self) -> Int64[np.ndarray, "classes classes"] | None:
         """How many test images of a class (row) were taken for which (column)."""
         if self.labels is None or self.predicted is None:
@@ -142,6 +157,25 @@ class RunView:
             return 100 * self.confusion.diagonal() / self.confusion.sum(1)
 
 
+def _config(path: Path) -> dict[str, Any]:
+    found = files.read_json(path)
+    try:
+        config = TrainConfig.from_flat(found)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    if missing := [name for name in ("data", "method") if name not in found]:
+        raise RunError(f"{path} is damaged: it does not say {missing[0]!r}")
+    return config.flat() | found
+
+
+def _result(path: Path) -> dict[str, Any]:
+    """Where there is one, with a test accuracy: all that compares runs speaks of it."""
+    found = _optional(path)
+    if found and not isinstance(found.get("test", {}).get("accuracy"), int | float):
+        raise RunError(f"{path} is damaged: it does not say the accuracy of the test")
+    return found
+
+
 def _optional(path: Path) -> dict[str, Any]:
     return files.read_json(path) if path.exists() else {}
 
@@ -155,14 +189,18 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
         raise RunError(f"{path} is damaged: {error}") from error
 
 
-def _distributions(lines: list[dict[str, Any]]) -> dict[str, Distributions]:
+def _distributions(path: Path) -> dict[str, Distributions]:
+    lines = files.read_lines(path)
     names = [name for name in lines[0] if name != "step"] if lines else []
     steps = np.array([line["step"] for line in lines])
-    return {
-        name: Distributions(
-            steps,
-            np.array([line[name]["histogram"] for line in lines]),
-            np.array([line[name]["quartiles"] for line in lines]),
-        )
-        for name in names
-    }
+    try:
+        return {
+            name: Distributions(
+                steps,
+                np.array([line[name]["histogram"] for line in lines]),
+                np.array([line[name]["quartiles"] for line in lines]),
+            )
+            for name in names
+        }
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error

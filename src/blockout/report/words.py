@@ -5,10 +5,9 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from blockout.models.config import in_paper, paper_defaults
+from blockout.models.config import paper_defaults
 from blockout.report import repetition
 from blockout.report.naming import layer_called
-from blockout.report.numbers import branches_differ
 from blockout.report.section import Section
 from blockout.report.view import RunView
 from blockout.structure import Structure
@@ -29,7 +28,7 @@ METHODS = {
     "fc": "plain fully-connected layers",
     "baseline": "nothing but a classifier above the trunk",
 }
-GUIDED = " The branches were guided: towards few for each node, with similar classes together."
+GUIDED = " The branches were guided: towards few for each node, with {alike} together."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
 DRAWN = "Blockout, which draws anew how the network branches in every step"
 FIXED = (
@@ -59,7 +58,8 @@ def section(runs: Sequence[RunView]) -> Section:
 
 def _story(view: RunView) -> str:
     """Tiles with the numbers to remember, then sentences, then how to repeat it."""
-    sentences = [_trained(view), _accuracy(view), _structure(view), _agreement(view), _small(view)]
+    sentences = [_trained(view), _accuracy(view), _structure(view), _agreement(view), _small(view),
+                 _missing(view)]  # fmt: skip
     told = "\n".join(f"<p>{text}</p>" for text in sentences if text)
     return f"{_tiles(view)}\n{told}\n{_warnings(view)}\n{repetition.as_html(view)}"
 
@@ -70,12 +70,12 @@ def _tiles(view: RunView) -> str:
         so_far = "" if view.finished else " so far"
         tiles.append((f"{accuracy:.1f} %", f"of the test images correct{so_far}"))
     if view.structure is not None:
-        if not _is_one_branch(view):
+        if not view.one_branch:
             tiles.append((str(len(view.structure.class_groups)), "groups of classes"))
         tiles.append((_per_cent(_left(view.structure)), "of the connections left"))
-    if small := _measured(view):
+    if view.structure is not None and (small := _measured(view)):
         times = small.dense_milliseconds / small.compact_milliseconds
-        tiles.append((f"{times:.1f} ×", "as fast when made compact"))
+        tiles.append((f"{times:.1f} ×", "as fast above the trunk, made compact"))
     cells = "".join(f"<div><dt>{what}</dt><dd>{number}</dd></div>" for number, what in tiles)
     return f'<dl class="tiles">{cells}</dl>' if tiles else ""
 
@@ -96,10 +96,10 @@ def _trained(view: RunView) -> str:
         return text
     if not view.learns:
         return text + FIXED
-    paper = view.config.get("paper")
-    return text + (
-        UNGUIDED if (in_paper(view.config["data"]) and paper is None) or paper else GUIDED
-    )
+    if not view.guided:
+        return text + UNGUIDED
+    known = view.config.get("affinity_from") == "groups"
+    return text + GUIDED.format(alike="classes of one known group" if known else "similar classes")
 
 
 def _length(view: RunView) -> str:
@@ -154,10 +154,10 @@ def _structure(view: RunView) -> str:
         for cost in found.costs
     )
     left = (
-        f"Connections are left where two nodes share a branch (P at least {found.threshold:g}): "
-        f"{shares}."
+        f"Connections are left where two nodes share a branch with P of at least "
+        f"{found.threshold:g}: {shares}."
     )
-    if _is_one_branch(view):
+    if view.one_branch:
         told = ONE_BRANCH.format(clusters=found.class_set.clusters)
         return f"<b>Structure</b>: {told}{'' if view.config.get('hard', True) else SOFT} {left}"
     groups = found.class_groups
@@ -168,15 +168,23 @@ def _structure(view: RunView) -> str:
     chosen = " (as many as the known groups of the data)" if len(groups) == known else ""
     return (
         f"<b>Structure</b>: by the branches they use, the classes fall into {len(groups)} "
-        f"group{'s' if len(groups) > 1 else ''}{chosen}: {largest}{more}. A class uses {mean:.1f} "
-        f"of the {found.class_set.clusters} branches on average. {left}"
+        f"group{'s' if len(groups) > 1 else ''}{chosen}: {largest}{more}. A class is in {mean:.1f} "
+        f"of the {found.class_set.clusters} branches on average (P of at least "
+        f"{found.threshold:g}). {left}"
     )
 
 
-def _is_one_branch(view: RunView) -> bool:
-    """Whether there are several clusters, but no node is more in one of them than in another."""
-    sets = view.memberships.values()
-    return any(p.shape[1] > 1 for p in sets) and not any(map(branches_differ, sets))
+def _missing(view: RunView) -> str:
+    """What a finished run has lost, or never had, as one trained from Python with its own model."""
+    if not view.finished:
+        return ""
+    needed = {files.MODEL: bool(view.about), files.PREDICTIONS: view.labels is not None}
+    if view.method == "blockout" and view.learns:
+        needed[files.MEMBERSHIPS] = bool(view.memberships)
+    lost = [name for name, there in needed.items() if not there]
+    if not lost:
+        return ""
+    return f"The run folder holds no {' and no '.join(lost)}: what they tell is not shown here."
 
 
 def _names(structure: Structure, members: Sequence[int]) -> str:
@@ -186,7 +194,7 @@ def _names(structure: Structure, members: Sequence[int]) -> str:
 
 
 def _agreement(view: RunView) -> str:
-    told = view.structure is not None and not _is_one_branch(view)
+    told = view.structure is not None and not view.one_branch
     found = view.result.get("groups") if told else None
     if not found or found.get("auc") is None:
         return ""
@@ -196,9 +204,9 @@ def _agreement(view: RunView) -> str:
     if found["adjusted_rand"] > 0.999:
         said = "cut into as many groups, they are the same"
     return (
-        "<b>Meaning</b>: two classes of one group of the data (superclass, folder) have more of "
-        f"their branches in common than two of different groups in {_per_cent(found['auc'])} of "
-        f"cases (guessing: 50 %): {said}."
+        "<b>Meaning</b>: two classes of one group of the data (superclass, folder) are more alike "
+        f"in their P than two of different groups in {_per_cent(found['auc'])} of cases (guessing: "
+        f"50 %): {said}."
     )
 
 

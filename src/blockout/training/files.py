@@ -90,11 +90,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = []
-    for text in path.read_text().splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             lines.append(json.loads(text))
         except ValueError:
             break
+    if not all(isinstance(line, dict) for line in lines):
+        raise RunError(f"{path} is damaged: a line of it holds no entry")
     return lines
 
 

@@ -54,7 +54,7 @@ def train(
     model: nn.Module | None = None,
     trunk: nn.Module | None = None,
     data: ImageData | None = None,
-    after_epoch: Callable[[Path], object] | None = None,
+    after_save: Callable[[Path], object] | None = None,
 ) -> Path:
     """Trains as the config says and returns the run folder; continues what was interrupted.
 
@@ -66,8 +66,8 @@ def train(
         model: a model of one's own, images to logits, in place of the configured one.
         trunk: a trunk of one's own below the configured head.
         data: images of one's own in place of ``config.data``.
-        after_epoch: called on the first process with the run folder whenever an epoch is evaluated
-            and saved, to show how far it has come.
+        after_save: called on the first process with the run folder after each checkpoint, of an
+            epoch's end or within one, to show how far it has come.
     """
     config = config or TrainConfig()
     folder = config.folder
@@ -87,7 +87,7 @@ def train(
                 config.model, classes=len(data.classes), data_name=data.name,
                 image_size=data.image_size, trunk=trunk,
             )  # fmt: skip
-        training = Training(config, fabric, model, data, folder, after_epoch)
+        training = Training(config, fabric, model, data, folder, after_save)
         try:
             training.run()
         finally:
@@ -108,10 +108,10 @@ class Training:
         model: nn.Module,
         data: ImageData,
         folder: Path,
-        after_epoch: Callable[[Path], object] | None = None,
+        after_save: Callable[[Path], object] | None = None,
     ) -> None:
         self.config, self.fabric, self.data, self.folder = config, fabric, data, folder
-        self.after_epoch = after_epoch
+        self.after_save = after_save
         o = config.optimisation
         self.batch_size = config.batch_size
         require_divisible(self.batch_size, fabric.world_size * o.accumulate)
@@ -320,9 +320,6 @@ class Training:
         )
         self._warn()
         self._save()
-        if self.after_epoch is not None and self.fabric.global_rank == 0:
-            self.after_epoch(self.folder)
-        self.narrator.pause()
 
     def _finish(self) -> None:
         final = {"test": self._evaluate(self.data.test)}
@@ -417,6 +414,9 @@ class Training:
         )  # fmt: skip
         path = self.folder / files.CHECKPOINT
         on_first_process(self.fabric, lambda: files.write_checkpoint(path, state))
+        if self.after_save is not None and self.fabric.global_rank == 0 and not self.stop:
+            self.after_save(self.folder)
+        self.narrator.pause()
         self.saved = time.perf_counter()
 
     def _obey(self) -> None:

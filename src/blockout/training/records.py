@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -33,7 +34,7 @@ def environment() -> dict[str, Any]:
             "threads": torch.get_num_threads(),
             "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
 
 
