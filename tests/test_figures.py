@@ -179,6 +179,8 @@ def test_fig_5_shows_the_learned_masks_of_the_most_branched_run(tmp_path, run):
     narrow = make_run(tmp_path / "narrow", width=6, seed=1)
     sparse = replace(narrow, structure=narrow.structure.at(1.0))
     assert most_branched([run, sparse]).name == "narrow"
+    alike = {name: np.repeat(p[:, :1], 3, axis=1) for name, p in sparse.memberships.items()}
+    assert most_branched([run, replace(sparse, memberships=alike)]) is run  # the other has one
     first, last = learned(run)
     p = run.memberships
     order = order_by_code(p["P_2"]), order_by_code(p["P_1"])
