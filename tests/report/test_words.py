@@ -93,6 +93,7 @@ def test_branches_that_are_all_the_same_are_said_to_be_one(view):
 
 def test_fixed_p_are_not_shown_as_learned(fixed):
     view = RunView.load(fixed)
+    assert view.groups is not None and view.result["groups"] is None
     told = plainly(words.section([view]))
     assert "which draws anew how the network branches" in told and "were not learned" in told
     assert "Structure" not in told and "Meaning" not in told and "compact" not in told

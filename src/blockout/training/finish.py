@@ -55,7 +55,7 @@ def write_results(
         "steps": position.step, "seconds": round(position.seconds, 1),
         "seed": config.optimisation.seed,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "groups": _agreement(memberships, data.groups),
+        "groups": _agreement(memberships if config.model.learned else {}, data.groups),
         "warnings": position.said,
     })  # fmt: skip
 
