@@ -133,6 +133,8 @@ def test_several_runs_are_a_table_with_each_story_to_unfold(view, baseline, unfi
     ]
     assert cells[1][7] == f"{others[0].result['test']['accuracy']:.2f} %"
     assert body.count("<details>") == 3
+    soft = dataclasses.replace(view, config=view.config | {"hard": False})
+    assert "<bdi>blockout (soft)</bdi>" in words.section([view, soft]).body
 
 
 def test_what_compaction_gives_is_measured_rather_than_expected(view, tmp_path):

@@ -289,7 +289,7 @@ def _row(view: RunView) -> tuple[str, ...]:
     return (
         view.name,
         _data(view),
-        view.method,
+        view.method + _variant(view),
         "–" if view.method == "baseline" else f"{_of_head(view, 'nodes'):,}",
         str(_of_head(view, "clusters")) if view.method == "blockout" else "–",
         _planned(view) if view.finished else f"{len(view.epochs)} of {_planned(view)} so far",
@@ -297,6 +297,14 @@ def _row(view: RunView) -> tuple[str, ...]:
         "–" if accuracy is None else f"{accuracy:.2f} %" + ("" if view.finished else " so far"),
         "–" if view.structure is None else _per_cent(_left(view.structure)),
     )
+
+
+def _variant(view: RunView) -> str:
+    if view.method != "blockout":
+        return ""
+    kinds = {"soft": not view.config.get("hard", True), "fixed": not view.learns}
+    said = ", ".join(kind for kind, holds in kinds.items() if holds)
+    return f" ({said})" if said else ""
 
 
 def _warnings(view: RunView) -> str:
