@@ -81,7 +81,9 @@ def test_a_thousand_classes_have_no_names_on_the_axis():
 def test_only_runs_on_the_same_classes_are_shown_together(tmp_path):
     other = made_run(classes=("a", "b", "c", "d"), folder=tmp_path / "other")
     again = made_run(folder=tmp_path / "again")
-    ranking = section([made_run(), other, again]).figures[0]
+    found = section([made_run(), other, again])
+    assert "for they have other classes: other." in found.lead
+    ranking = found.figures[0]
     assert {trace["name"] for trace in ranking.data} == {"made", "again"}
     assert section([made_run(None)]) is None
 

@@ -25,6 +25,7 @@ def test_nodes_with_the_same_p_are_one_bubble_as_large_as_they_are_many():
     figure = section([made_run(np.eye(4)[:, :3], p_0=p)]).figures[0]
     sizes = {int(n): t["name"] for t in points_of(figure) for n in t["marker"]["size"]}
     assert sizes == {5: "branch 0", 2: "branch 1", 3: "branch 1"}
+    assert "one bubble, its area their number" in figure.note
     rims = {c for t in points_of(figure) for c in t["marker"]["line"]["color"]}
     assert rims == {cluster_colour(0), cluster_colour(1), cluster_colour(2)}
 
@@ -32,6 +33,7 @@ def test_nodes_with_the_same_p_are_one_bubble_as_large_as_they_are_many():
 def test_different_nodes_lie_where_a_singular_value_decomposition_puts_them():
     p = np.random.default_rng(0).random((300, 4)).astype(np.float32)
     figure = section([made_run(np.eye(4), p_0=p)]).figures[0]
+    assert figure.note == "Each point is a node."
     left, sizes, _ = np.linalg.svd(p - p.mean(0), full_matrices=False)
     expected = np.abs(left[:, 0] * sizes[0])
     found = np.zeros(300)

@@ -34,9 +34,12 @@ LEAD = (
 def section(runs: Sequence[RunView]) -> Section | None:
     """Branches and accuracy of every class; runs on the same classes in one figure."""
     able = [run for run in with_structure(runs) if run.class_accuracy is not None]
-    shown, left_out = in_detail([r for r in able if r.classes == able[0].classes], MOST_RUNS)
+    same = [run for run in able if run.classes == able[0].classes]
+    shown, left_out = in_detail(same, MOST_RUNS)
     if not shown:
         return None
+    if others := [run.name for run in able if run not in same]:
+        left_out += f" Not shown, for they have other classes: {', '.join(others)}."
     body = "".join(f"<p>{_verdict(run, len(shown) > 1)}</p>" for run in shown)
     varying = [run for run in shown if _vary(run)]
     figures = (_ranking(shown), *([_against_accuracy(varying)] if varying else []))

@@ -74,7 +74,8 @@ def _figure(name: str, runs: Sequence[RunView]) -> Figure:
         "meta": {"least_width": max(480, 270 * len(runs))},
         "legend": {"orientation": "h", "y": -0.18}, "margin": {"t": 34 if len(runs) > 1 else 14},
     }  # fmt: skip
-    id, note = f"nodes-{name.lower().replace('_', '')}", _note(name, runs[0])
+    bubbles = any("sizemode" in trace["marker"] for trace in data if "marker" in trace)
+    id, note = f"nodes-{name.lower().replace('_', '')}", _note(name, runs[0], bubbles)
     return Figure(id, data, layout, note, _title(name, runs))
 
 
@@ -94,13 +95,15 @@ def _title(name: str, runs: Sequence[RunView]) -> str:
     return f"{called}, {' / '.join(f'{width:,}' for width in widths)} nodes"
 
 
-def _note(name: str, run: RunView) -> str:
+def _note(name: str, run: RunView, bubbles: bool) -> str:
     assert run.structure is not None
     if name == run.structure.class_set.name:
         return (
             "Each point is a class; point at it for its name. Classes with the same branches lie "
             "at the same place and are spread a little so that each can be seen."
         )
+    if not bubbles:
+        return "Each point is a node."
     return "A point is a node; nodes with the same branches are one bubble, its area their number."
 
 
