@@ -72,6 +72,11 @@ def test_images_of_data_that_has_changed_are_not_shown(data_of):
     assert "it has changed since this run was tested" in body and "<img" not in body
 
 
+def test_long_names_break_between_their_words():
+    body = section([made_run(None, classes=("pine_tree", "dog", "oak", "fir"))]).body
+    assert "<bdi>pine_<wbr>tree</bdi>" in body
+
+
 def test_there_are_never_more_than_sixty_images(data_of):
     n = 40
     counts = 4 * np.ones((n, n), dtype=int)

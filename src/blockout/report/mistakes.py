@@ -145,4 +145,5 @@ def _mistake(run: RunView, image: int, uri: str) -> str:
 
 
 def _name(run: RunView, number: int) -> str:
-    return f"<bdi>{html.escape(run.classes[number])}</bdi>"
+    name = html.escape(run.classes[number]).replace("_", "_<wbr>")  # where a narrow line may break
+    return f"<bdi>{name}</bdi>"
