@@ -14,6 +14,7 @@ from typing import Any
 from blockout.report.classes import correlation
 from blockout.report.distributions import outcome, through_training
 from blockout.report.numbers import expected_clusters
+from blockout.report.selection import with_branches
 from blockout.report.view import RunView
 from blockout.training import files
 
@@ -30,7 +31,7 @@ def main() -> None:
     record = {
         "note": arguments.note,
         "runs": [_said_by(view) for view in views],
-        "pairs": [_agreement(a, b) for a, b in combinations([v for v in views if v.structure], 2)],
+        "pairs": [_agreement(a, b) for a, b in combinations(with_branches(views), 2)],
     }
     arguments.record.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(arguments.record, record)
