@@ -11,9 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from blockout.report.classes import correlation
 from blockout.report.distributions import outcome, through_training
-from blockout.report.numbers import expected_clusters
+from blockout.report.numbers import expected_clusters, quartiles
 from blockout.report.selection import with_branches
 from blockout.report.view import RunView
 from blockout.training import files
@@ -57,6 +59,10 @@ def _learned(view: RunView) -> dict[str, Any] | None:
         "outcomes": {
             name: outcome(at.histograms[0], at.histograms[-1]).value
             for name, at in through_training(view).items()
+        },
+        "quartiles": {name: quartiles(p) for name, p in view.memberships.items()},
+        "largest_difference_between_clusters_of_a_node": {
+            name: float(np.ptp(p, axis=1).max()) for name, p in view.memberships.items()
         },
         "connections_left": {cost.layer.name: cost.left for cost in view.structure.costs},
         "clusters_and_accuracy_of_classes": found and asdict(found),
