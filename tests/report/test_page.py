@@ -205,7 +205,7 @@ def test_clicking_a_class_in_a_figure_chooses_it(opened, run):
     point = page.tab.locator("#nodes .plot").last.locator(".point").first
     point.scroll_into_view_if_needed()
     point.click(force=True)
-    page.tab.wait_for_selector("#found h2")
+    assert page.tab.wait_for_selector("#found h2").inner_text() in RunView.load(run).classes
 
 
 def test_names_are_text_whatever_they_hold(opened, nasty):
