@@ -103,3 +103,12 @@ def test_clusters_keep_their_numbers_where_classes_stay(seed, moved):
     now[:moved] = 1
     found = fitting_codes(alike_by(now), 4, budget=1, near=near, seed=seed % 7)
     assert (found != near).any(1).sum() == moved
+
+
+def test_where_the_price_has_no_time_to_rise_the_budget_holds_all_the_same(monkeypatch):
+    monkeypatch.setattr("blockout.affinity.SWEEPS", 1)
+    for seed in range(10):
+        chance = torch.Generator().manual_seed(seed)
+        table = similarity_of(torch.randn(12, 3, generator=chance))
+        codes = fitting_codes(table, clusters=6, budget=1.2, seed=seed)
+        assert (codes.sum(1) >= 1).all() and codes.sum() <= 1.2 * 12
