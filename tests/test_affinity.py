@@ -112,3 +112,12 @@ def test_where_the_price_has_no_time_to_rise_the_budget_holds_all_the_same(monke
         table = similarity_of(torch.randn(12, 3, generator=chance))
         codes = fitting_codes(table, clusters=6, budget=1.2, seed=seed)
         assert (codes.sum(1) >= 1).all() and codes.sum() <= 1.2 * 12
+
+
+def test_codes_that_fit_are_kept_rather_than_others_that_fit_about_as_well():
+    for seed in range(5):
+        chance = torch.Generator().manual_seed(seed)
+        table = similarity_of(torch.randn(30, 8, generator=chance))
+        first = fitting_codes(table, clusters=6, budget=1.5, seed=seed)
+        again = fitting_codes(table, clusters=6, budget=1.5, near=first, seed=seed + 100)
+        assert (again == first).all(1).float().mean() > 0.9

@@ -12,6 +12,7 @@ from blockout.compact import (
     Branches,
     SparseConv2d,
     SparseLinear,
+    connected_weights,
     multiply_adds,
     notes,
 )
@@ -217,3 +218,8 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_a_model_without_blockout_layers_is_refused():
     with pytest.raises(ValueError, match="Sequential has no Blockout layers to compact"):
         to_branches(nn.Sequential(nn.Linear(2, 2)))
+
+
+def test_a_p_that_is_the_threshold_belongs():
+    layer = BlockoutLinear(6, 4, clusters=2)  # all P are one half
+    assert connected_weights(layer, 0.5) == 24 and connected_weights(layer, 0.51) == 0
