@@ -22,11 +22,13 @@ TALLEST = 900
 SURE = 0.01
 """A p-value below this is no chance."""
 
-LEAD = "This data comes with groups of classes{told}. {question}?"
+LEAD = (
+    "This data comes with groups of classes{told}. {found}When the network is wrong, does it at "
+    "least stay in the right group?"
+)
 UNTOLD = " that training was not told"
 TOLD = " that training was told, to put their classes together (--affinity-from groups)"
-FOUND = "Did the network find them, and when it is wrong, does it at least stay in the right group"
-STAYS = "When the network is wrong, does it at least stay in the right group"
+FOUND = "Did the network find them? "
 
 
 def section(runs: Sequence[RunView]) -> Section | None:
@@ -43,7 +45,7 @@ def section(runs: Sequence[RunView]) -> Section | None:
     figures = (*overlaps, *([_bars(wrong)] if (wrong := _some(found)) else []))
     title = "Learned groups and known groups" if with_groups else "Mistakes and known groups"
     told = any(run.config.get("affinity_from") == "groups" and run.guided for run in with_groups)
-    lead = LEAD.format(told=TOLD if told else UNTOLD, question=FOUND if with_groups else STAYS)
+    lead = LEAD.format(told=TOLD if told else UNTOLD, found=FOUND if with_groups else "")
     return Section("taxonomy", title, lead + left_out, body, figures)
 
 

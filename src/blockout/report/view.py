@@ -11,7 +11,6 @@ from jaxtyping import Float, Int64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from blockout.models.config import in_paper
 from blockout.report.numbers import branches_differ
 from blockout.structure import Structure
 from blockout.training import TrainConfig, files
@@ -101,8 +100,7 @@ class RunView:
     @property
     def guided(self) -> bool:
         """Whether more than the loss has led P, beyond the paper."""
-        paper = self.config.get("paper")
-        return not (in_paper(self.config["data"]) if paper is None else paper)
+        return not TrainConfig.from_flat(self.config).paper
 
     @property
     def seed(self) -> int:
