@@ -23,8 +23,9 @@ from blockout import BlockoutLinear, Memberships, to_branches, to_dense
 from blockout.compact import in_turns, multiply_adds, notes
 from blockout.layers import memberships_of
 from blockout.models import Head
-from blockout.training.files import write_json
-from blockout.training.records import environment
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
 
 BATCHES = (256, 1)
 TARGETS = {"disjoint, d=4096, k=4": 3, "disjoint, d=4096, k=8": 5, "disjoint, d=512, k=4": 2,
@@ -148,7 +149,7 @@ def main() -> None:
             and row["ratio"] < TARGETS.get(row["setting"], 0))
     ]  # fmt: skip
     print("below target: " + ("; ".join(missed) or "none"))
-    write_json(arguments.out, {"rows": rows, "below_target": missed, **environment()})
+    write_json(arguments.out, {"rows": rows, "below_target": missed, **as_json(environment())})
 
 
 if __name__ == "__main__":

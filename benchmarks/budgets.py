@@ -18,20 +18,21 @@ from torch.nn import functional as F
 
 from blockout import Guidance, Guide, Structure, parameter_groups, to_branches
 from blockout.compact import multiply_adds
-from blockout.data import ImageData, load
+from blockout.data import ImageData
 from blockout.models import Head
-from blockout.training import TrainConfig, load_trained
-from blockout.training.files import CONFIG, read_json, write_json
-from blockout.training.records import environment
+from blockout.runs import Run
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
 
 BATCH, RATE, VERSIONS = 256, 0.4, 1
 THRESHOLD = 0.5
 
 
 @torch.no_grad()
-def features(run: Path, data: ImageData) -> dict[str, Tensor]:
+def features(run: Run, data: ImageData) -> dict[str, Tensor]:
     """Of the training images in some augmentations, and of the test images."""
-    model = load_trained(run).model
+    model = run.network().model
     rows: dict[str, list[Tensor]] = {"x": [], "y": [], "test_x": [], "test_y": []}
     for version in range(VERSIONS):
         batches = data.train.batches(500, train=True, seed=0, epoch=version)
@@ -106,9 +107,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/budgets.json"))
     chosen = parser.parse_args()
-    values = read_json(chosen.run / CONFIG)
-    data = load(TrainConfig.from_flat(values).data)
-    seen = features(chosen.run, data)
+    run = Run.open(chosen.run)
+    data = run.images()
+    seen = features(run, data)
     steps = chosen.epochs * len(data.train) // BATCH
     rows = []
     for budget in (None, *chosen.budgets):
@@ -124,7 +125,8 @@ def main() -> None:
             f"AUC {found['auc'] or 0:.2f}"
         )
     about = {"nodes": chosen.nodes, "epochs": chosen.epochs, "clusters": 6, "seed": chosen.seed}
-    write_json(chosen.out, {"config": values, **about, "rows": rows, **environment()})
+    record = {"config": run.config.flat(), **about, "rows": rows, **as_json(environment())}
+    write_json(chosen.out, record)
 
 
 if __name__ == "__main__":

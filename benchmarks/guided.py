@@ -15,20 +15,21 @@ from typing import Any
 
 import torch
 
-from blockout import Structure, to_branches, to_dense
-from blockout.training import TrainConfig, evaluate, load_images, load_trained
+from blockout import to_branches, to_dense
+from blockout.runs import Run
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
+from blockout.training import evaluate
 from blockout.training.compaction import compact_classifier, milliseconds
-from blockout.training.files import CONFIG, RESULT, read_json, write_json
-from blockout.training.records import environment
 
 THRESHOLD, BATCHES = 0.5, (256, 1)
 
 
-def measured(run: Path) -> dict[str, Any]:
+def measured(run: Run) -> dict[str, Any]:
     """Accuracy before and after compaction, what is left, how fast, and what it means."""
-    values = read_json(run / CONFIG)
-    data, trained = load_images(TrainConfig.from_flat(values)), load_trained(run)
-    structure = Structure.load(run).at(THRESHOLD)
+    data, trained = run.images(), run.network()
+    structure = run.require_structure().at(THRESHOLD)
     speed = {}
     for batch in BATCHES:
         head = trained.model.head
@@ -40,7 +41,7 @@ def measured(run: Path) -> dict[str, Any]:
     small = compact_classifier(trained.model, THRESHOLD, BATCHES[0])
     agreement = structure.agreement() if structure.taxonomy is not None else None
     return {
-        "run": run.name, "config": values, "result": read_json(run / RESULT),
+        "run": run.name, "config": run.config.flat(), "result": as_json(run.result),
         "accuracy": evaluate(trained.model, data.test).accuracy,
         "compact_accuracy": evaluate(small, data.test).accuracy,
         "left": {cost.layer.name: cost.left for cost in structure.costs},
@@ -69,10 +70,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/guided.json"))
     chosen = parser.parse_args()
     rows = []
-    for run in (chosen.paper, *chosen.guided):
+    runs = [Run.open(folder) for folder in (chosen.paper, *chosen.guided)]
+    for run in runs:
         rows.append(measured(run))
         show(rows[-1], rows[0]["accuracy"])
-    structures = {run.name: Structure.load(run) for run in chosen.guided}
+    structures = {run.name: run.require_structure() for run in runs[1:]}
     pairs = [
         {"runs": [a, b], **vars(structures[a].compare(structures[b]))}
         for a, b in combinations(structures, 2)
@@ -80,7 +82,7 @@ def main() -> None:
     for pair in pairs:
         print(f"co-membership in {' and '.join(pair['runs'])}: "
               f"correlation {pair['correlation']:.2f} (p = {pair['p_value']:.2g})")  # fmt: skip
-    write_json(chosen.out, {"rows": rows, "pairs": pairs, **environment()})
+    write_json(chosen.out, {"rows": rows, "pairs": pairs, **as_json(environment())})
 
 
 if __name__ == "__main__":

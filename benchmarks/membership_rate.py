@@ -17,8 +17,9 @@ from blockout import parameter_groups
 from blockout.data import DataConfig, Split, load
 from blockout.layers import memberships_of
 from blockout.models import Head
-from blockout.training.files import write_json
-from blockout.training.records import environment
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
 
 OPTIMISERS = {
     "sgd": (0.1, (1, 30, 100, 300, 1000)),
@@ -86,7 +87,7 @@ def main() -> None:
         "nodes": 512,
         "clusters": 6,
     }
-    write_json(arguments.out, {"config": config, "rows": rows, **environment()})
+    write_json(arguments.out, {"config": config, "rows": rows, **as_json(environment())})
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 
-from blockout.data import load
-from blockout.training import TrainConfig, evaluate, load_trained, recalibrate
-from blockout.training.files import CONFIG, read_json, write_json
-from blockout.training.records import environment
+from blockout.runs import Run
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
+from blockout.training import evaluate, recalibrate
 
 BATCHES = 100
 
@@ -26,9 +27,8 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--out", type=Path, default=Path("results/recalibration.json"))
     arguments = parser.parse_args()
-    values = read_json(arguments.run / CONFIG)
-    data = load(TrainConfig.from_flat(values).data)
-    model = load_trained(arguments.run).model
+    run = Run.open(arguments.run)
+    data, model = run.images(), run.network().model
     rows = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -44,7 +44,7 @@ def main() -> None:
         print(
             f"statistics under drawn weights {drawn:.2f} %, under expected weights {expected:.2f} %"
         )
-    write_json(arguments.out, {"config": values, "rows": rows, **environment()})
+    write_json(arguments.out, {"config": run.config.flat(), "rows": rows, **as_json(environment())})
 
 
 if __name__ == "__main__":

@@ -21,11 +21,14 @@ from plotly.offline import get_plotlyjs
 
 from blockout.data import DataConfig
 from blockout.models import ModelConfig
-from blockout.report.page import write_page
-from blockout.report.view import RunView
-from blockout.training import OptimisationConfig, RunConfig, TrainConfig, files
-from blockout.training.finish import FORMAT, THUMBNAILS_A_CLASS
-from blockout.training.records import environment
+from blockout.runs import folder as files
+from blockout.runs.documents import Description, as_json
+from blockout.runs.environment import environment
+from blockout.runs.run import Run
+from blockout.runs.trained import FORMAT
+from blockout.show.page.page import write_page
+from blockout.training import OptimisationConfig, RunConfig, TrainConfig
+from blockout.training.finish import THUMBNAILS_A_CLASS
 
 CHROMIUM = "--no-sandbox --headless --disable-gpu --disable-background-networking " \
     "--disable-component-update --disable-sync --no-first-run"  # fmt: skip
@@ -50,12 +53,18 @@ def write_run(
     )  # fmt: skip
     files.write_json(folder / files.CONFIG, config.flat())
     files.write_json(folder / files.ENVIRONMENT, {"command": "blockout train", "versions": {}})
-    about = {
-        "format": FORMAT, "classes": names, "groups": groups.tolist(), "data": "generated",
-        "group_names": [f"group {g}" for g in range(group_count)], "image_size": SIDE,
-        "model": {"head": {"method": "blockout", "nodes": nodes, "clusters": CLUSTERS}},
-    }  # fmt: skip
-    files.write_json(folder / files.MODEL, about)
+    about = Description(
+        format=FORMAT,
+        model={"head": {"method": "blockout", "nodes": nodes, "clusters": CLUSTERS}},
+        classes=tuple(names),
+        groups=tuple(groups.tolist()),
+        group_names=tuple(f"group {g}" for g in range(group_count)),
+        data="generated",
+        image_size=SIDE,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+    )
+    files.write_json(folder / files.MODEL, as_json(about))
     _write_memberships(folder, chance, groups, nodes)
     accuracy = _write_predictions(folder, chance, groups, images)
     _write_metrics(folder, chance, nodes, classes)
@@ -176,14 +185,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = write_run(Path(folder) / "run", classes, nodes, images)
             page, began = Path(folder) / files.REPORT, time.perf_counter()
-            write_page([RunView.load(run)], page)
+            write_page([Run.open(run)], page)
             written = time.perf_counter() - began
             size = (page.stat().st_size - library) / 1e6
             clock, processor = seconds_until_usable(page, f"class number {classes - 1}")
         measured = (size, written, clock, processor)
         rows.append({"run": title} | dict(zip(heads, measured, strict=True)))
         print(f"{title:<26}{size:>18.2f}{written:>18.1f}{clock:>18.1f}{processor:>18.1f}")
-    files.write_json(arguments.out, {"rows": rows, **environment()})
+    files.write_json(arguments.out, {"rows": rows, **as_json(environment())})
 
 
 if __name__ == "__main__":

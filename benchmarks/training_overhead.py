@@ -1,8 +1,8 @@
-"""What data and logging cost on top of the bare forward, backward and step, side by side.
+"""What data and recording cost on top of the bare forward, backward and step, side by side.
 
     python benchmarks/training_overhead.py            # needs CIFAR-100, see `blockout doctor`
 
-Alternates between a bare loop on one batch that stays in memory and the real training loop, so that
+Alternates between a bare loop on one batch that stays in memory and the recorded engine, so that
 both see the same machine, and prints the ratio of their medians.
 """
 
@@ -14,17 +14,25 @@ from pathlib import Path
 
 import psutil
 import torch
-from lightning import Fabric
 from torch.nn import functional as F
 
 from blockout.data import ImageData, load
 from blockout.models import build_model
 from blockout.optimisation import parameter_groups
-from blockout.training import DataConfig, OptimisationConfig, RunConfig, TrainConfig
-from blockout.training.files import write_json
-from blockout.training.loop import Training
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
+from blockout.training import (
+    ComputeConfig,
+    DataConfig,
+    OptimisationConfig,
+    RunConfig,
+    TrainConfig,
+)
+from blockout.training.assembly import make_engine
+from blockout.training.fabric import FabricProcesses
 from blockout.training.progress import Narrator
-from blockout.training.records import environment
+from blockout.training.recording import Recording
 
 STEPS, ROUNDS, BATCH = 25, 3, 256
 
@@ -49,15 +57,15 @@ def bare_seconds(data: ImageData, config: TrainConfig) -> float:
 
 
 def real_seconds(data: ImageData, config: TrainConfig, folder: Path) -> float:
-    fabric = Fabric(accelerator="cpu", devices=1)
-    training = Training(config, fabric, make_model(data, config), data, folder)
-    with Narrator(STEPS, 0, BATCH, silent=True) as training.narrator:
+    processes = FabricProcesses(ComputeConfig("cpu", "1"))
+    engine = make_engine(config, make_model(data, config), data, processes)
+    recording = Recording(config, engine, data, folder)
+    with Narrator(STEPS, 0, BATCH, silent=True) as recording.narrator:
         batches = data.train.batches(BATCH, train=True)
-        losses: list[float] = []
         began = time.perf_counter()
         for _, (x, y) in zip(range(STEPS), batches, strict=False):
-            losses.append(training._step(x, y))
-        training._log(losses)
+            recording.step(x, y)
+        recording.log(engine.rate)
         return time.perf_counter() - began
 
 
@@ -79,11 +87,15 @@ def main() -> None:
     ratio = statistics.median(real) / statistics.median(bare)
     images = STEPS * BATCH
     memory = psutil.Process().memory_info().rss / 1e9
-    print(f"bare {images / statistics.median(bare):.0f} images/s, real "
-          f"{images / statistics.median(real):.0f} images/s: {ratio:.3f} times the time; "
-          f"memory {memory:.2f} GB")  # fmt: skip
+    print(
+        f"bare {images / statistics.median(bare):.0f} images/s, real "
+        f"{images / statistics.median(real):.0f} images/s: {ratio:.3f} times the time; "
+        f"memory {memory:.2f} GB"
+    )
     record = {"steps": STEPS, "batch": BATCH, "bare_seconds": bare, "real_seconds": real}
-    write_json(arguments.out, {**record, "ratio": ratio, "memory_gb": memory, **environment()})
+    write_json(
+        arguments.out, {**record, "ratio": ratio, "memory_gb": memory, **as_json(environment())}
+    )
 
 
 if __name__ == "__main__":

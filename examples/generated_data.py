@@ -1,4 +1,4 @@
-"""Generated vectors with a known hierarchy, for the examples: 4 groups of 4 classes."""
+"""Vectors with a known hierarchy for the examples: 4 groups of 4 classes."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ GROUPS, CLASSES, FEATURES = 4, 16, 64
 
 
 def generate(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points around class centres; classes of one group lie close together. The world is fixed."""
+    """Points around fixed class centres; classes of one group lie close together."""
     world = torch.Generator().manual_seed(0)
     group_centres = 2 * torch.randn(GROUPS, FEATURES, generator=world)
     group = torch.arange(CLASSES) % GROUPS

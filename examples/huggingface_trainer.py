@@ -1,4 +1,4 @@
-"""Blockout under a Hugging Face Trainer: python examples/huggingface_trainer.py"""
+"""Blockout with a Hugging Face Trainer: python examples/huggingface_trainer.py"""
 
 import tempfile
 
@@ -13,7 +13,7 @@ import blockout
 
 
 class Classifier(nn.Module):
-    """What a Trainer expects: labels in, loss and logits out. ``convert`` puts Blockout into it."""
+    """A plain model for a Trainer: labels in, loss and logits out. ``convert`` adds Blockout."""
 
     def __init__(self) -> None:
         super().__init__()

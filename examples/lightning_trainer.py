@@ -1,4 +1,4 @@
-"""Blockout under a Lightning Trainer: python examples/lightning_trainer.py"""
+"""Blockout with a Lightning Trainer: python examples/lightning_trainer.py"""
 
 import lightning
 import torch
@@ -11,7 +11,7 @@ import blockout
 
 
 class Classifier(lightning.LightningModule):
-    """An ordinary module; Blockout shows in two layers and one line of the optimiser."""
+    """An ordinary module: Blockout takes two layers and one line for the optimiser."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,9 +35,13 @@ class Classifier(lightning.LightningModule):
 if __name__ == "__main__":
     lightning.seed_everything(0)
     trainer = lightning.Trainer(
-        max_epochs=8, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+        max_epochs=8,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     model = Classifier()
     trainer.fit(model, DataLoader(TensorDataset(*generate(8000, seed=1)), 128, shuffle=True))
     (result,) = trainer.test(

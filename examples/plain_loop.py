@@ -1,4 +1,4 @@
-"""Blockout in a plain PyTorch loop: python examples/plain_loop.py (some seconds on a CPU)."""
+"""Blockout in a plain PyTorch loop: python examples/plain_loop.py (a few seconds on a CPU)."""
 
 import torch
 from generated_data import CLASSES, FEATURES, generate
@@ -30,7 +30,7 @@ for epoch in range(10):
         accuracy = (net(x_test).argmax(1) == y_test).float().mean()
     print(f"epoch {epoch + 1}: loss {loss:.3f}, test accuracy {accuracy:.3f}")
 
-print("\nwhat was learned: P_2, the probability that a class belongs to each cluster")
+print("\nlearned P_2: the probability that each class belongs to each cluster")
 for name, row in enumerate(fc3.outputs.probabilities.detach()):
     print(f"  class {name:2d}  " + "  ".join(f"{p:.2f}" for p in row))
 p_1 = fc2.outputs.probabilities.detach()

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from blockout.report.classes import correlation
-from blockout.report.distributions import outcome, through_training
-from blockout.report.numbers import expected_clusters, quartiles
-from blockout.report.selection import with_branches
-from blockout.report.view import RunView
-from blockout.training import files
+from blockout.runs import Run
+from blockout.runs import folder as files
+from blockout.runs.documents import as_json
+from blockout.show.classes import correlation, expected_clusters, quartiles
+from blockout.show.distributions import outcomes
+from blockout.show.selection import with_branches
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs")
     parser.add_argument("--note", default="", help="what a reader of the figures must know")
     arguments = parser.parse_args()
-    views = [RunView.load(run) for run in arguments.runs]
+    views = [Run.open(run) for run in arguments.runs]
     if unfinished := [view.name for view in views if not view.finished]:
         raise SystemExit(f"not finished yet: {', '.join(unfinished)}")
     record = {
@@ -39,27 +39,24 @@ def main() -> None:
     files.write_json(arguments.record, record)
 
 
-def _said_by(view: RunView) -> dict[str, Any]:
+def _said_by(view: Run) -> dict[str, Any]:
     return {
         "run": view.name,
-        "config": view.config,
-        "result": view.result,
+        "config": view.config.flat(),
+        "result": as_json(view.result),
         "learned": _learned(view),
-        "epochs": view.epochs,
-        **files.read_json(view.folder / files.ENVIRONMENT),
+        "epochs": as_json(view.epochs),
+        **as_json(view.environment),
     }
 
 
-def _learned(view: RunView) -> dict[str, Any] | None:
+def _learned(view: Run) -> dict[str, Any] | None:
     p, accuracy = view.class_memberships, view.class_accuracy
     if view.structure is None or p is None or accuracy is None:
         return None
     found = correlation(expected_clusters(p), accuracy)
     return {
-        "outcomes": {
-            name: outcome(at.histograms[0], at.histograms[-1]).value
-            for name, at in through_training(view).items()
-        },
+        "outcomes": {name: what.value for name, what in outcomes(view).items()},
         "quartiles": {name: quartiles(p) for name, p in view.memberships.items()},
         "largest_difference_between_clusters_of_a_node": {
             name: float(np.ptp(p, axis=1).max()) for name, p in view.memberships.items()
@@ -69,7 +66,7 @@ def _learned(view: RunView) -> dict[str, Any] | None:
     }
 
 
-def _agreement(one: RunView, two: RunView) -> dict[str, Any]:
+def _agreement(one: Run, two: Run) -> dict[str, Any]:
     assert one.structure is not None and two.structure is not None
     assert one.class_memberships is not None and two.class_memberships is not None
     sharing = one.structure.compare(two.structure)

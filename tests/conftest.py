@@ -19,7 +19,7 @@ def said(capsys):
     """Runs the command in this process: exit code, standard output, complaint."""
 
     def run_here(*arguments: object) -> tuple[int, str, str]:
-        from blockout.cli import main
+        from blockout.commands.cli import main
 
         code = main([str(argument) for argument in arguments])
         return code, *capsys.readouterr()
@@ -34,14 +34,30 @@ def folder_of_a_run():
     def write(folder: Path, classes, memberships, *, method="blockout", groups=None) -> Path:
         from safetensors.torch import save_file
 
-        from blockout.training import files, finish
+        from blockout.runs import TrainConfig
+        from blockout.runs import folder as files
+        from blockout.runs.documents import FORMAT, Description, Result, Scores, as_json
 
         folder.mkdir(parents=True)
-        about = {
-            "format": finish.FORMAT, "model": {"head": {"method": method}}, "classes": classes,
-            "groups": groups, "group_names": None if groups is None else ["pet", "tree"],
-        }  # fmt: skip
-        for name, content in ((files.MODEL, about), (files.RESULT, {}), (files.CONFIG, {})):
+        about = Description(
+            format=FORMAT,
+            model={"head": {"method": method}},
+            classes=classes,
+            groups=groups,
+            group_names=None if groups is None else ("pet", "tree"),
+            data="made",
+            image_size=32,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+        )
+        result = Result(test=Scores(accuracy=50.0, top5=100.0, loss=1.0), steps=1, seconds=1.0)
+        config = TrainConfig().flat() | {"method": method}
+        documents = {
+            files.MODEL: as_json(about),
+            files.RESULT: as_json(result),
+            files.CONFIG: config,
+        }
+        for name, content in documents.items():
             (folder / name).write_text(json.dumps(content))
         save_file(memberships, folder / files.MEMBERSHIPS)
         return folder

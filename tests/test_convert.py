@@ -201,8 +201,8 @@ class PoolsFeatures(nn.Module):
     ("model", "layers", "message"),
     [
         (ConvNet(), [], "layers must name at least one layer"),
-        (ReadsWeights(), ["a", "b"], "a cannot be converted: the model reads its weight itself"),
-        (ReadsWeights(), ["a"], "a cannot be converted: the model reads its weight itself"),
+        (ReadsWeights(), ["a", "b"], "a cannot be converted: the model reads its weight directly"),
+        (ReadsWeights(), ["a"], "a cannot be converted: the model reads its weight directly"),
         (AddsInPlace(), ["a", "b", "c"], "the nodes of a and b are joined before it"),
         (PoolsFeatures(), ["a", "b"], "max_pool2d stands between it and a"),
         (ConvNet(), ["fc9"], "the model has no layer 'fc9'; there is fc2, fc1"),
@@ -212,7 +212,7 @@ class PoolsFeatures(nn.Module):
         (
             nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
             ["0"],
-            "no subclasses or parametrised ones",
+            "not subclasses or parametrised layers",
         ),
         (nn.TransformerEncoderLayer(8, 2, 16), ["linear1"], "TransformerEncoderLayer reads its"),
         (nn.MultiheadAttention(8, 2), ["out_proj"], "NonDynamicallyQuantizableLinear"),

@@ -1,11 +1,11 @@
-"""Dropout as k = 1, DropConnect, and the building blocks of Figs. 2 and 3."""
+"""Dropout as k = 1, and the building blocks of Figs. 2 and 3."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from blockout import BlockoutLinear, DropConnectLinear, Memberships
+from blockout import BlockoutLinear, Memberships
 
 
 def drawn(memberships: Memberships) -> torch.Tensor:
@@ -107,38 +107,3 @@ def test_separate_small_layers_are_given_memberships(name, training):
             layer.weight[rows, torch.tensor(sources)] = part.weight * 2
         x = torch.randn(7, 5)
         torch.testing.assert_close(layer(x), _sum_of_parts(parts, x, 6))
-
-
-def test_dropconnect_drops_weights_one_by_one_with_the_stated_frequency():
-    layer = DropConnectLinear(300, 200, keep=0.7, bias=False)
-    weights = torch.stack([layer(torch.eye(300)).T for _ in range(10)])
-    kept = weights == layer.weight
-    assert (kept | (weights == 0)).all()
-    share = kept.float().mean().item()
-    # 600,000 coins: 5 deviations, false alarm below 1e-6
-    assert share == pytest.approx(0.7, abs=5 * (0.21 / 600_000) ** 0.5)
-    rank = torch.linalg.matrix_rank(kept[0].float()).item()
-    assert rank == 200, "structureless, unlike the low-rank masks of Blockout"
-
-
-@pytest.mark.parametrize("activation", [None, nn.ReLU(), nn.Tanh()])
-def test_dropconnect_predicts_the_mean_activation_over_masks(activation):
-    """Against 4,000 masks: their mean scatters by 0.006, and 0.03 is small beside the spread of 0.4
-    that the activation of the mean would ignore."""
-    layer = DropConnectLinear(400, 8, keep=0.5, activation=activation).eval()
-    x = torch.randn(2, 400)
-    with torch.no_grad():
-        masked = layer.weight * torch.bernoulli(torch.full((4000, 8, 400), 0.5))
-        sums = torch.einsum("noi,bi->nbo", masked, x) + layer.bias
-        mean = (sums if activation is None else activation(sums)).mean(0)
-        torch.testing.assert_close(layer(x), mean, atol=0.03, rtol=0)
-
-
-def test_dropconnect_activations_start_with_the_variance_of_a_plain_layer():
-    x = torch.randn(100, 256)
-    with torch.no_grad():
-        ours = torch.stack(
-            [DropConnectLinear(256, 256, keep=0.3)(x).var() for _ in range(20)]
-        ).mean()
-        plain = torch.stack([nn.Linear(256, 256)(x).var() for _ in range(20)]).mean()
-    assert abs(ours / plain - 1) < 0.1

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from blockout import (
     BlockoutConv2d,
     BlockoutLinear,
-    DropConnectLinear,
     Memberships,
     parameter_groups,
     to_dense,
@@ -60,6 +59,7 @@ def test_an_eval_forward_uses_the_expected_weight_of_equation_5():
             share = sum(p_out[t, cl] * p_in[s, cl] for cl in range(2)) / 2
             expected[:, t] += x[:, s] * layer.weight[t, s] * share
     torch.testing.assert_close(layer(x), expected + layer.bias)
+    torch.testing.assert_close(F.linear(x, layer.expected_weight()), expected)
 
 
 def test_gradients_of_shared_memberships_are_the_paper_s_in_both_neighbours():
@@ -377,24 +377,21 @@ def test_a_layer_in_eval_mode_uses_p_although_its_neighbour_trains():
         ),
         (
             lambda: BlockoutLinear(8, 4, 6, inputs=Memberships(8, 4)),
-            "BlockoutLinear has 6 clusters but its inputs have 4; neighbours share one set",
+            "BlockoutLinear has 6 clusters but its inputs have 4; neighbouring layers must have",
         ),
         (
             lambda: BlockoutLinear(8, 4, 2, inputs=Memberships(9, 2)),
-            "needs 8 nodes as inputs but was given memberships of 9",
+            "needs 8 nodes as inputs but was given memberships of 9 nodes",
         ),
         (
             lambda: BlockoutLinear(8, 4, 2, outputs=Memberships(9, 2)),
-            "needs 4 nodes as outputs but was given memberships of 9",
+            "needs 4 nodes as outputs but was given memberships of 9 nodes",
         ),
         (lambda: BlockoutLinear(8, 4, 2, features_per_node=3), "2 would be left over"),
         (
             lambda: BlockoutConv2d(0, 4, 3, 2),
             "in_channels must be a whole number, at least 1, got 0",
         ),
-        (lambda: DropConnectLinear(0, 4), "in_features must be a whole number, at least 1, got 0"),
-        (lambda: DropConnectLinear(4, 4, activation=torch.relu), "must be a module as nn.ReLU"),  # pyright: ignore
-        (lambda: DropConnectLinear(4, 4, keep=0.0), r"keep must lie in \(0, 1\], got 0"),
     ],
 )
 def test_bad_arguments_are_refused(make, message):
@@ -406,7 +403,6 @@ def test_bad_arguments_are_refused(make, message):
     ("layer", "x"),
     [
         (BlockoutLinear(8, 4, 2), torch.zeros(3, 9)),
-        (DropConnectLinear(8, 4), torch.zeros(3, 9)),
         (BlockoutConv2d(8, 4, 3, 2), torch.zeros(3, 9, 5, 5)),
         (BlockoutConv2d(8, 4, 3, 2), torch.zeros(8)),
         (BlockoutConv2d(8, 4, 3, 2), torch.zeros(1, 2, 8, 5, 5)),

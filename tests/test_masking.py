@@ -10,10 +10,13 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from blockout.masking import (
+    Assignments,
     assignment_gradient,
     block_mask,
     draw_assignments,
     input_gradient,
+    masked_conv2d,
+    masked_linear,
     masked_weight,
     membership_gradient,
     weight_gradient,
@@ -120,6 +123,72 @@ def test_equation_9_holds_exactly(nodes, k, seed):
     assert p.grad is not None
     assert torch.equal(p.grad, membership_gradient(grad_c, drawn))
     assert torch.equal(p.grad, torch.where(drawn == 1, grad_c, 0.0))
+
+
+@given(
+    d_out=sizes,
+    d_in=sizes,
+    k=sizes,
+    features_per_node=st.integers(1, 3),
+    estimator=st.sampled_from(["eq9", "two-sided"]),
+    seed=st.integers(0, 99),
+)
+def test_a_masked_product_and_all_its_gradients_are_sums_written_as_loops(
+    d_out, d_in, k, features_per_node, estimator, seed
+):
+    features = d_in * features_per_node
+    x, weight = _normal(seed, 3, features), _normal(seed + 1, d_out, features)
+    bias, delta = _normal(seed + 2, d_out), _normal(seed + 3, 3, d_out)
+    c_out, c_in = _assignments(seed, d_out, k), _assignments(seed + 7, d_in, k)
+    at_out, at_in = _normal(seed + 4, d_out, k).sigmoid(), _normal(seed + 5, d_in, k).sigmoid()
+    leaves = [x, weight, bias, at_out, at_in]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    sides = Assignments(c_out, at_out, estimator), Assignments(c_in, at_in, estimator)
+    y = masked_linear(x, weight, *sides, bias)
+    y.backward(delta)
+
+    with torch.no_grad():
+        expected = bias.expand(3, d_out).clone()
+        grads = [torch.zeros_like(leaf) for leaf in leaves]
+        of_x, of_weight, of_bias, of_out, of_in = grads
+        rule_out, rule_in = _rule(estimator, c_out, at_out), _rule(estimator, c_in, at_in)
+        for n in range(3):
+            for t in range(d_out):
+                of_bias[t] += delta[n, t]
+                for f in range(features):
+                    s = f // features_per_node
+                    mask = sum(c_out[t, cl] * c_in[s, cl] for cl in range(k)) / k
+                    expected[n, t] += x[n, f] * weight[t, f] * mask
+                    of_x[n, f] += delta[n, t] * weight[t, f] * mask
+                    of_weight[t, f] += delta[n, t] * x[n, f] * mask
+                    for cl in range(k):
+                        slope = delta[n, t] * x[n, f] * weight[t, f] / k
+                        of_out[t, cl] += slope * c_in[s, cl] * rule_out[t, cl]
+                        of_in[s, cl] += slope * c_out[t, cl] * rule_in[s, cl]
+    torch.testing.assert_close(y, expected)
+    for leaf, grad in zip(leaves, grads, strict=True):
+        torch.testing.assert_close(leaf.grad, grad)
+
+
+def _rule(estimator: str, c: Tensor, at: Tensor) -> Tensor:
+    """dL/dP (Eq. 9) or dL/dlogit (two-sided) where dL/dC = 1."""
+    p = torch.sigmoid(at)
+    return c if estimator == "eq9" else torch.where(c == 1, 1 - p, p) / 2
+
+
+def test_a_masked_convolution_is_the_product_at_every_position():
+    """Also with stride and dilation: against the linear function on unfolded patches."""
+    x, weight, bias = _normal(1, 2, 4, 7, 7), _normal(2, 5, 4, 3, 3), _normal(3, 5)
+    p_out = _normal(4, 5, 3).sigmoid().requires_grad_()
+    sides = Assignments(_assignments(0, 5, 3), p_out), Assignments(_assignments(1, 4, 3))
+    geometry = {"stride": 2, "padding": 1, "dilation": 2}
+    y = masked_conv2d(x, weight, *sides, bias, **geometry)
+    (slope,) = torch.autograd.grad(y.square().sum(), p_out)
+    patches = torch.nn.functional.unfold(x, 3, **geometry).mT
+    flat = masked_linear(patches, weight.flatten(1), *sides, bias)
+    torch.testing.assert_close(y, flat.mT.reshape(y.shape))
+    torch.testing.assert_close(slope, torch.autograd.grad(flat.square().sum(), p_out)[0])
 
 
 @pytest.mark.parametrize("own_generator", [True, False])

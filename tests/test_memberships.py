@@ -11,11 +11,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from blockout import BlockoutLinear, Memberships, seed_draws
+from blockout.masking import Assignments, differentiable
 from blockout.memberships import REMEMBERED
 
 
 def draw(memberships: Memberships, seat: int = 0) -> torch.Tensor:
-    return memberships.assignments(seat, training=True).detach()
+    c = memberships.assignments(seat, training=True)
+    assert isinstance(c, Assignments)
+    return c.bits
 
 
 def test_learned_memberships_start_at_one_half():
@@ -47,7 +50,7 @@ def test_given_memberships_are_the_given_matrix_in_training_too():
     hierarchy = torch.tensor([[1, 0], [1, 1], [0, 1], [0, 0]])
     m = Memberships.given(hierarchy)
     state = torch.get_rng_state()
-    assert torch.equal(draw(m), hierarchy.float())
+    assert torch.equal(m.assignments(0, training=True), hierarchy.float())
     assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
     assert list(m.parameters()) == []
 
@@ -70,9 +73,20 @@ def test_soft_memberships_are_p_in_training_with_the_plain_chain_rule():
 def test_the_logits_of_hard_memberships_learn_by_equation_9_through_the_logistic():
     m = Memberships(40, 3, probability=0.2)
     c = m.assignments(0, training=True)
-    c.sum().backward()
+    differentiable(c).sum().backward()
     assert m.logits.grad is not None
-    torch.testing.assert_close(m.logits.grad, 0.2 * 0.8 * c.detach())
+    torch.testing.assert_close(m.logits.grad, 0.2 * 0.8 * c.bits)
+
+
+def test_a_draw_keeps_its_bits_apart_from_what_learns_by_them():
+    m = Memberships(40, 3, probability=0.2)
+    bits, learns, estimator = m.assignments(0, training=True)
+    assert bits is m._drawn and not bits.requires_grad
+    assert torch.equal(learns, m.probabilities) and learns.requires_grad and estimator == "eq9"
+    m.estimator = "two-sided"
+    _, learns, estimator = m.assignments(0, training=True)
+    assert learns is m.logits and estimator == "two-sided"
+    assert Memberships(4, 3, learned=False).assignments(0, training=True).learns is None
 
 
 def test_all_neighbours_share_one_draw_and_a_new_forward_draws_anew():
@@ -314,7 +328,7 @@ def test_non_finite_logits_are_refused(value):
         ({"probability": 1.5}, r"probability must lie in \[0, 1\], got 1.5"),
         ({"probability": float("nan")}, r"probability must lie in \[0, 1\], got nan"),
         ({"probability": 1.0}, "strictly between 0 and 1, got 1"),
-        ({"probability": torch.zeros(2, 2)}, r"shape \(3, 2\), one row a node, got \(2, 2\)"),
+        ({"probability": torch.zeros(2, 2)}, r"shape \(3, 2\), one row per node, got \(2, 2\)"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

@@ -59,9 +59,7 @@ def test_a_plain_model_has_no_group_of_memberships():
 def test_memberships_outside_the_model_are_refused_because_they_would_not_learn():
     outside = BlockoutLinear(4, 6, 2)
     net = nn.Sequential(BlockoutLinear(6, 3, 2, inputs=outside.outputs))
-    with pytest.raises(
-        ValueError, match=r"0 refers to memberships \(inputs\) that belong to a lay"
-    ):
+    with pytest.raises(ValueError, match=r"0 uses memberships \(inputs\) that belong to a lay"):
         parameter_groups(net, lr=0.1)
     net.shared = outside.outputs
     assert len(parameter_groups(net, lr=0.1)[-1]["params"]) == 2

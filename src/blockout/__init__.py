@@ -2,8 +2,9 @@
 
 from blockout.compact import to_branches
 from blockout.convert import convert, to_dense
+from blockout.dropconnect import DropConnectLinear
 from blockout.guidance import Guidance, Guide
-from blockout.layers import BlockoutConv2d, BlockoutLinear, DropConnectLinear
+from blockout.layers import BlockoutConv2d, BlockoutLinear
 from blockout.memberships import Memberships
 from blockout.optimisation import parameter_groups
 from blockout.sampling import SampledPrediction, sample_predictions, seed_draws

@@ -1,20 +1,27 @@
-"""From plain layers to Blockout and back: ``convert`` and ``to_dense``."""
+"""Turns plain layers into Blockout layers and back: ``convert`` and ``to_dense``."""
 
 import copy
 import difflib
 import warnings
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import torch
 from torch import nn
 
-from blockout.layers import BlockoutConv2d, BlockoutLayer, BlockoutLinear, DropConnectLinear
+from blockout.dropconnect import DropConnectLinear
+from blockout.graph import (
+    PlainLayer,
+    find_producers,
+    geometry,
+    refuse_weights_read_directly,
+    why_not_plain,
+)
+from blockout.layers import BlockoutConv2d, BlockoutLayer, BlockoutLinear
 from blockout.memberships import Memberships, require_positive
-from blockout.neighbours import find_producers, refuse_weights_read_directly
 
-PlainLayer = nn.Linear | nn.Conv2d
 READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-"""Modules that take the weights of their children past the children's own forward."""
+"""Modules that read the weights of their children without calling them."""
 
 
 def convert(
@@ -27,19 +34,19 @@ def convert(
     learned: bool = True,
     links: Mapping[str, str | None] | None = None,
 ) -> nn.Module:
-    """A copy of the model in which the named layers are Blockout layers with the same weights.
+    """A copy of the model in which the named layers are Blockout layers with the same outputs.
 
-    In eval mode it computes what the original computes: W~ is W divided by the mask of P. Layers
-    that are joined through element-wise and per-channel steps (activation, normalisation, dropout,
-    pooling, flatten) share the memberships between them.
+    In eval mode the copy computes what the original computes: W~ is W divided by the mask of P. Two
+    layers share the memberships of the nodes between them if only steps that keep nodes in place
+    separate them (activation, normalisation, dropout, pooling, flatten).
 
     Args:
         layers: names as in ``model.named_modules()``, each an ``nn.Linear`` or ``nn.Conv2d``.
         clusters: k.
         probability: initial P of all nodes, above 0.
         hard, learned: the paper's variants.
-        links: who produces a layer's inputs, for layers where that is not to be found out:
-            ``{'consumer': 'producer'}``, or None for memberships of its own.
+        links: producers that cannot be found automatically: ``{'consumer': 'producer'}``, or
+            ``{'consumer': None}`` to give a layer memberships of its own.
 
     >>> mlp = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     >>> net = convert(mlp, layers=["0", "2"], clusters=3)
@@ -70,9 +77,9 @@ def convert(
 def to_dense(model: nn.Module) -> nn.Module:
     """A copy of the model made of plain torch layers only, with the inference weights of Eq. 5.
 
-    Its eval outputs are the model's, to rounding. Only ``DropConnectLinear`` with an activation
-    loses something: a plain layer gives the activation of the mean, not the mean of the activation;
-    a warning says so. Hooks on replaced layers are not carried over.
+    Its outputs in eval mode equal the model's up to rounding. ``DropConnectLinear`` with an
+    activation is the exception: a plain layer gives the activation of the mean, not the mean of the
+    activation, and a warning says so. Hooks on replaced layers are not carried over.
 
     >>> from blockout import BlockoutLinear
     >>> to_dense(nn.Sequential(BlockoutLinear(8, 4, clusters=2), nn.ReLU()))
@@ -86,8 +93,8 @@ def to_dense(model: nn.Module) -> nn.Module:
         if isinstance(module, DropConnectLinear):
             if module.activation is not None and module.keep < 1:
                 warnings.warn(
-                    f"{name or 'DropConnectLinear'}: to_dense keeps the mean of the weights; the "
-                    "moment-matched mean of the activation has no plain layer, so outputs differ",
+                    f"{name or 'DropConnectLinear'}: to_dense keeps the mean of the weights. No "
+                    "plain layer gives the mean of the activation, so outputs differ",
                     stacklevel=2,
                 )
             result = replace_layer(result, module, module.to_plain())
@@ -107,35 +114,17 @@ def _require_convertible(model: nn.Module, name: str) -> None:
         known = near or [n for n, m in modules.items() if type(m) in (nn.Linear, nn.Conv2d)][:8]
         raise ValueError(f"the model has no layer {name!r}; there is {', '.join(known) or 'none'}")
     layer = modules[name]
-    reason = _why_not(layer) or _why_not_there(model, modules, name)
+    reason = why_not_plain(layer) or _why_not_there(model, modules, name)
     if reason:
         raise ValueError(f"{name} cannot be converted: {reason}")
-
-
-def _why_not(layer: nn.Module) -> str | None:
-    if isinstance(layer, BlockoutLayer):
-        return "it is a Blockout layer already; leave it out"
-    if type(layer) not in (nn.Linear, nn.Conv2d):
-        return (
-            f"it is a {type(layer).__name__}, and only nn.Linear and nn.Conv2d themselves (no "
-            "subclasses or parametrised ones) are known to compute with their weight alone; put a "
-            "plain layer in its place first"
-        )
-    if isinstance(layer, nn.Conv2d) and layer.groups != 1:
-        return f"it has groups={layer.groups}; clusters take the place of groups, use groups=1"
-    if "weight" not in layer._parameters:
-        return "its weight is computed by a hook (an old-style weight norm); remove that first"
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        return "it has hooks that would be lost; add them to the converted layer instead"
-    return None
 
 
 def _why_not_there(model: nn.Module, modules: dict[str, nn.Module], name: str) -> str | None:
     parent = modules[name.rpartition(".")[0]]
     if isinstance(parent, READS_WEIGHTS_ITSELF):
         return (
-            f"{type(parent).__name__} reads its weight past its forward, where no mask applies; "
-            "write the block with a module that calls the layer"
+            f"{type(parent).__name__} reads its weight directly, where no mask applies; use a "
+            "block that calls the layer"
         )
     weight = modules[name].weight
     for other_name, other in model.named_modules():
@@ -145,7 +134,7 @@ def _why_not_there(model: nn.Module, modules: dict[str, nn.Module], name: str) -
 
 
 def _first_name(model: nn.Module, name: str) -> str:
-    """A module may stand in several places; the first of its names stands for all."""
+    """The first name of a module that may have several."""
     module = model.get_submodule(name)
     return next(first for first, other in model.named_modules() if other is module)
 
@@ -168,18 +157,15 @@ def _producers(
 
 
 def _producers_first(producers: dict[str, str | None]) -> list[str]:
-    ordered: list[str] = []
-    waiting = list(producers)
-    while waiting:
-        ready = [n for n in waiting if producers[n] is None or producers[n] in ordered]
-        if not ready:
-            raise ValueError(
-                f"{' and '.join(waiting)} feed each other in a circle; give one memberships "
-                f"of its own: links={{'{waiting[0]}': None}}"
-            )
-        ordered += ready
-        waiting = [n for n in waiting if n not in ready]
-    return ordered
+    feeds = {name: [] if producer is None else [producer] for name, producer in producers.items()}
+    try:
+        return list(TopologicalSorter(feeds).static_order())
+    except CycleError as error:
+        *circle, _ = error.args[1]
+        raise ValueError(
+            f"{' and '.join(circle)} feed each other in a circle; give one of them memberships "
+            f"of its own: links={{'{circle[0]}': None}}"
+        ) from error
 
 
 def _converted(
@@ -189,15 +175,15 @@ def _converted(
     producer: BlockoutLayer | None,
     variant: dict,
 ) -> BlockoutLayer:
-    weight = plain.weight
-    nodes_out, features_in = weight.shape[:2]
-    place = {"device": weight.device, "dtype": weight.dtype}
+    nodes_out, features_in = plain.weight.shape[:2]
+    place = {"device": plain.weight.device, "dtype": plain.weight.dtype}
     per_node = _features_per_node(name, plain, producer)
-    own = producer is None
+    if producer is None:
+        inputs = Memberships(features_in, clusters, **variant, **place)
+    else:
+        inputs = producer.outputs
     common = {
-        "inputs": Memberships(features_in, clusters, **variant, **place)
-        if own
-        else producer.outputs,
+        "inputs": inputs,
         "outputs": Memberships(nodes_out, clusters, **variant, **place),
         "bias": plain.bias is not None,
         **place,
@@ -207,9 +193,9 @@ def _converted(
             features_in, nodes_out, clusters, features_per_node=per_node, **common
         )
     else:
-        names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
-        geometry = {name: getattr(plain, name) for name in names}
-        layer = BlockoutConv2d(features_in, nodes_out, clusters=clusters, **geometry, **common)
+        layer = BlockoutConv2d(
+            features_in, nodes_out, clusters=clusters, **geometry(plain), **common
+        )
     _keep_values(plain, layer)
     return layer.train(plain.training)
 
@@ -230,7 +216,7 @@ def _features_per_node(name: str, plain: PlainLayer, producer: BlockoutLayer | N
 
 
 def _keep_values(plain: PlainLayer, layer: BlockoutLayer) -> None:
-    """W~ = W / mask, so that Eq. 5 gives W again; bias and frozen flags as they were."""
+    """Sets W~ = W / mask, so that Eq. 5 gives W again; keeps the bias and what is frozen."""
     with torch.no_grad():
         layer.weight.fill_(1)
         weight = (plain.weight.double() / layer.expected_weight().double()).to(plain.weight.dtype)
@@ -247,7 +233,7 @@ def _keep_values(plain: PlainLayer, layer: BlockoutLayer) -> None:
 
 
 def replace_layer(root: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """Puts ``new`` wherever ``old`` stands in the tree; returns the root, which may be ``new``."""
+    """Replaces ``old`` by ``new`` wherever it occurs; returns the root, which may be ``new``."""
     if root is old:
         return new
     for parent in list(root.modules()):

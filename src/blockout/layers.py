@@ -1,29 +1,26 @@
-"""A linear layer and a convolution with masked weights, and their cousin DropConnect."""
+"""A linear layer and a convolution with masked weights."""
 
 import copy
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockout import gaussian
-from blockout.masking import masked_weight
+from blockout import masking
+from blockout.initialisation import input_gram, output_second_moments
 from blockout.memberships import Memberships, require_positive
-from blockout.scale import input_gram, output_second_moments
-
-PlainLayer = TypeVar("PlainLayer", nn.Linear, nn.Conv2d)
 
 
 class BlockoutLayer(nn.Module, ABC):
     """A layer whose weight W~ is masked by the memberships of its inputs and outputs.
 
-    Whoever takes a ``Memberships`` first owns it (registers it, so that it appears once in the
-    state_dict, in ``parameters()`` and under ``.to()``); later neighbours only refer to it. So keep
-    neighbours in one model.
+    The first layer to use a ``Memberships`` owns it: it registers the module, which therefore
+    appears once in ``state_dict()`` and ``parameters()`` and moves once with ``.to()``. Neighbours
+    only refer to it, so keep them in the same model.
     """
 
     weight: Tensor
@@ -66,10 +63,10 @@ class BlockoutLayer(nn.Module, ABC):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As a plain layer, with W~ enlarged so that outputs have a plain layer's variance.
+        """Initialises as a plain layer does, then scales W~ up to a plain layer's output variance.
 
-        Row by row, and with regard to the layer that produces the inputs (see ``scale``).
-        Memberships have a ``reset_parameters`` of their own.
+        Each row has its own scale, which depends on the layer that produces the inputs (see
+        ``initialisation``). Memberships have their own ``reset_parameters``.
         """
         bound = 1 / math.sqrt(self.weight[0].numel())
         gram = input_gram(self.inputs)
@@ -82,41 +79,35 @@ class BlockoutLayer(nn.Module, ABC):
             if self.bias is not None:
                 self.bias.uniform_(-bound, bound)
 
-    def masked_weight(self) -> Float[Tensor, "nodes_out features_in *kernel"]:
-        """W_j for one forward: Eq. 4 with this step's draw in training, Eq. 5 in eval mode."""
+    def _assignments(self) -> tuple[masking.Assignments | Tensor, masking.Assignments | Tensor]:
+        """C_j and C_{j-1} for one forward pass in training; P_j and P_{j-1} in eval mode."""
         c_out = self.outputs.assignments(self._output_seat, training=self.training)
         c_in = self.inputs.assignments(self._input_seat, training=self.training)
-        return masked_weight(self.weight, c_out, self.per_feature(c_in))
+        return c_out, c_in
 
     def expected_weight(self) -> Float[Tensor, "nodes_out features_in *kernel"]:
-        """The inference weight W~_j * P_j P_{j-1}^T / k (Eq. 5), whatever the mode."""
+        """The inference weight W~_j * P_j P_{j-1}^T / k (Eq. 5), in either mode."""
         self.inputs.require_finite()
         self.outputs.require_finite()
-        c_in = self.per_feature(self.inputs.probabilities)
-        return masked_weight(self.weight, self.outputs.probabilities, c_in)
+        p_out, p_in = self.outputs.probabilities, self.inputs.probabilities
+        return masking.masked_weight(self.weight, p_out, p_in)
 
     @abstractmethod
     def to_plain(self) -> nn.Module:
         """A new plain torch layer with the weights of Eq. 5."""
-
-    def per_feature(self, c_in: Tensor) -> Tensor:
-        """One row for each input feature: that of its node."""
-        if self.features_per_node == 1:
-            return c_in
-        return c_in.repeat_interleave(self.features_per_node, dim=0)
 
     def _require_fit(self, side: str, memberships: Memberships, nodes: int) -> None:
         name = type(self).__name__
         if memberships.clusters != self.clusters:
             raise ValueError(
                 f"{name} has {self.clusters} clusters but its {side} have {memberships.clusters}; "
-                "neighbours share one set of clusters"
+                "neighbouring layers must have the same number of clusters"
             )
         if memberships.nodes != nodes:
-            hint = "; for a flattened feature map say features_per_node" if side == "inputs" else ""
+            hint = "; for a flattened input, set features_per_node" if side == "inputs" else ""
             raise ValueError(
                 f"{name} needs {nodes} nodes as {side} but was given memberships of "
-                f"{memberships.nodes}{hint}"
+                f"{memberships.nodes} nodes{hint}"
             )
 
     def _take(self, side: str, memberships: Memberships) -> int:
@@ -124,22 +115,22 @@ class BlockoutLayer(nn.Module, ABC):
         if seat == 0:
             self.add_module(side, memberships)
         else:
-            object.__setattr__(self, side, memberships)  # referred to, not registered
+            object.__setattr__(self, side, memberships)  # refers to it, does not register it
         return seat
 
 
 class BlockoutLinear(BlockoutLayer):
-    """y = x W^T + b with W = W~ * C_out C_in^T / k (Eq. 4), C drawn anew in each training forward.
+    """y = x W^T + b with W = W~ * C_out C_in^T / k (Eq. 4). Each training forward pass draws C.
 
     Args:
         in_features, out_features: as in ``nn.Linear``.
         clusters: k, at most this many parallel branches.
-        inputs: memberships of the input nodes; pass the ``outputs`` of the layer that produces
-            them. By default the layer makes and owns its own.
-        outputs: memberships of the output nodes, by default its own.
-        features_per_node: consecutive input features that belong to one node: height x width
-            where the input is a flattened feature map whose channels are nodes.
-        hard, learned: the paper's variants, for memberships that the layer makes itself.
+        inputs: memberships of the input nodes. Pass the ``outputs`` of the layer that produces
+            them. By default, the layer creates its own.
+        outputs: memberships of the output nodes. By default, the layer creates its own.
+        features_per_node: number of consecutive input features that form one node. For a flattened
+            feature map whose channels are nodes, this is height x width.
+        hard, learned: the paper's variants, for memberships that the layer creates.
 
     Shape: (*, in_features) to (*, out_features), as ``nn.Linear``.
 
@@ -168,19 +159,27 @@ class BlockoutLinear(BlockoutLayer):
     ) -> None:
         require_positive(in_features=in_features, out_features=out_features)
         super().__init__(
-            (out_features, in_features), clusters, inputs=inputs, outputs=outputs,
-            features_per_node=features_per_node, hard=hard, learned=learned, bias=bias,
-            device=device, dtype=dtype,
-        )  # fmt: skip
+            (out_features, in_features),
+            clusters,
+            inputs=inputs,
+            outputs=outputs,
+            features_per_node=features_per_node,
+            hard=hard,
+            learned=learned,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+        )
         self.in_features, self.out_features = in_features, out_features
 
     def forward(self, x: Float[Tensor, "*batch features_in"]) -> Float[Tensor, "*batch nodes_out"]:
         require_width(self, x, -1, self.in_features)
-        return F.linear(x, self.masked_weight(), self.bias)
+        return masking.masked_linear(x, self.weight, *self._assignments(), self.bias)
 
     def to_plain(self) -> nn.Linear:
         plain = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
-        return _with_values(plain, self, self.expected_weight(), self.bias)
+        fill_plain(plain, self, self.expected_weight(), self.bias)
+        return plain
 
     def extra_repr(self) -> str:
         return (
@@ -190,9 +189,10 @@ class BlockoutLinear(BlockoutLayer):
 
 
 class BlockoutConv2d(BlockoutLayer):
-    """A 2-d convolution whose channels are the nodes: each kernel is masked as one weight of Eq. 4.
+    """A 2-d convolution whose channels are the nodes. Eq. 4 masks each kernel as one weight.
 
-    Args: as ``nn.Conv2d`` (without groups: clusters take their place), and as ``BlockoutLinear``.
+    Args: those of ``nn.Conv2d``, without groups (clusters take their place), and of
+        ``BlockoutLinear``.
 
     Shape: (N, in_channels, H, W) to (N, out_channels, H', W'), as ``nn.Conv2d``.
 
@@ -224,15 +224,21 @@ class BlockoutConv2d(BlockoutLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         require_positive(in_channels=in_channels, out_channels=out_channels)
-        # nn.Conv2d checks, normalises and carries out the geometry; here it has no weights.
-        geometry = nn.Conv2d(
-            in_channels, out_channels, kernel_size, stride, padding, dilation,
-            padding_mode=padding_mode, bias=False, device="meta",
-        )  # fmt: skip
+        # nn.Conv2d checks and normalises the geometry; its weight is dropped below.
+        shape = in_channels, out_channels, kernel_size, stride, padding, dilation
+        geometry = nn.Conv2d(*shape, padding_mode=padding_mode, bias=False, device="meta")
         super().__init__(
-            tuple(geometry.weight.shape), clusters, inputs=inputs, outputs=outputs,
-            features_per_node=1, hard=hard, learned=learned, bias=bias, device=device, dtype=dtype,
-        )  # fmt: skip
+            tuple(geometry.weight.shape),
+            clusters,
+            inputs=inputs,
+            outputs=outputs,
+            features_per_node=1,
+            hard=hard,
+            learned=learned,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+        )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = geometry.kernel_size, geometry.stride
         self.padding, self.dilation = geometry.padding, geometry.dilation
@@ -242,11 +248,17 @@ class BlockoutConv2d(BlockoutLayer):
 
     def forward(self, x: Float[Tensor, "*batch c_in h w"]) -> Float[Tensor, "*batch c_out h2 w2"]:
         require_width(self, x, -3, self.in_channels)
-        return self._geometry._conv_forward(x, self.masked_weight(), self.bias)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            around = self._geometry._reversed_padding_repeated_twice
+            x, padding = F.pad(x, around, mode=self.padding_mode), 0
+        geometry = self.stride, padding, self.dilation
+        return masking.masked_conv2d(x, self.weight, *self._assignments(), self.bias, *geometry)
 
     def to_plain(self) -> nn.Conv2d:
         plain = copy.deepcopy(self._geometry)
-        return _with_values(plain, self, self.expected_weight(), self.bias)
+        fill_plain(plain, self, self.expected_weight(), self.bias)
+        return plain
 
     def extra_repr(self) -> str:
         return (
@@ -256,93 +268,8 @@ class BlockoutConv2d(BlockoutLayer):
         )
 
 
-class DropConnectLinear(nn.Module):
-    """y = act(x (W * M)^T + b), every weight kept with probability ``keep`` by itself.
-
-    In eval mode the mean of the *activation* over masks, not the activation of the mean: the sum
-    over many inputs is taken as Gaussian with mean keep W x + b and variance keep (1 - keep)
-    (W * W)(x * x), and act is averaged under it: ReLU in closed form, no activation exactly, any
-    other by Gauss-Hermite quadrature. That is why the layer takes its activation.
-
-    Departures from Wan et al. (2013): one mask a step, not one an example, and no mask on the bias,
-    as in the other members of the family.
-
-    Args:
-        in_features, out_features: as in ``nn.Linear``.
-        keep: probability that a weight is kept in a training step.
-        activation: element-wise module applied to the sum; None for none.
-
-    Shape: (*, in_features) to (*, out_features).
-
-    >>> layer = DropConnectLinear(512, 100, keep=0.5, activation=nn.ReLU()).eval()
-    >>> layer(torch.randn(8, 512)).shape
-    torch.Size([8, 100])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        keep: float = 0.5,
-        activation: nn.Module | None = None,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        require_positive(in_features=in_features, out_features=out_features)
-        if not 0 < keep <= 1:
-            raise ValueError(f"keep must lie in (0, 1], got {keep:g}; it is 1 - the drop rate")
-        if activation is not None and not isinstance(activation, nn.Module):
-            raise ValueError(f"activation must be a module as nn.ReLU() or None, got {activation}")
-        self.in_features, self.out_features, self.keep = in_features, out_features, keep
-        self.activation = activation
-        self.sampling = False
-        self.weight = nn.Parameter(
-            torch.empty(out_features, in_features, device=device, dtype=dtype)
-        )
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """As a plain layer, W divided by sqrt(keep) so that training sums have its variance."""
-        bound = 1 / math.sqrt(self.in_features)
-        with torch.no_grad():
-            self.weight.uniform_(-bound, bound).mul_(self.keep**-0.5)
-            if self.bias is not None:
-                self.bias.uniform_(-bound, bound)
-
-    def forward(self, x: Float[Tensor, "*batch nodes_in"]) -> Float[Tensor, "*batch nodes_out"]:
-        require_width(self, x, -1, self.in_features)
-        if self.training or self.sampling:
-            mask = torch.bernoulli(torch.full_like(self.weight, self.keep, requires_grad=False))
-            total = F.linear(x, self.weight * mask, self.bias)
-            return total if self.activation is None else self.activation(total)
-        mean = F.linear(x, self.weight * self.keep, self.bias)
-        if self.activation is None:
-            return mean
-        variance = F.linear(x.square(), self.weight.square()) * (self.keep * (1 - self.keep))
-        return gaussian.mean_activation(self.activation, mean, variance)
-
-    def to_plain(self) -> nn.Module:
-        """The activation of the mean: ``nn.Linear`` with keep W, then the activation."""
-        plain = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
-        plain = _with_values(plain, self, self.weight * self.keep, self.bias)
-        return plain if self.activation is None else nn.Sequential(plain, self.activation)
-
-    def extra_repr(self) -> str:
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"keep={self.keep}, bias={self.bias is not None}"
-        )
-
-
 def memberships_of(model: nn.Module) -> dict[str, Memberships]:
-    """P_0, P_1, ... of a model's Blockout layers, in the order in which the model lists them."""
+    """P_0, P_1, ... of a model's Blockout layers, in the order of ``model.modules()``."""
     found: list[Memberships] = []
     for layer in model.modules():
         if isinstance(layer, BlockoutLayer):
@@ -355,27 +282,28 @@ def _nodes_in(features_in: int, features_per_node: int) -> int:
     nodes, rest = divmod(features_in, features_per_node)
     if rest:
         raise ValueError(
-            f"{features_in} input features cannot be shared out as features_per_node="
+            f"{features_in} input features cannot be divided into nodes of features_per_node="
             f"{features_per_node}: {rest} would be left over"
         )
     return nodes
 
 
 def require_width(layer: nn.Module, x: Tensor, dim: int, width: int) -> None:
-    """The input's feature (or channel) dimension must be the layer's."""
+    """Refuses an input whose number of features (or channels) is not the layer's."""
     if x.dim() < -dim or (dim == -3 and x.dim() > 4) or x.shape[dim] != width:
-        what = "features in the last" if dim == -1 else "channels in the third last"
+        what = "features in the last" if dim == -1 else "channels in the third-to-last"
         raise ValueError(
             f"{type(layer).__name__} takes {width} {what} dimension, "
             f"got an input of shape {tuple(x.shape)}"
         )
 
 
-def _with_values(
-    plain: PlainLayer, source: nn.Module, weight: Tensor, bias: Tensor | None
-) -> PlainLayer:
+def fill_plain(
+    plain: nn.Linear | nn.Conv2d, source: nn.Module, weight: Tensor, bias: Tensor | None
+) -> None:
+    """Gives a plain layer these values, and what ``source`` learns and which mode it is in."""
     learns = source.get_parameter("weight").requires_grad
     plain.weight = nn.Parameter(weight.detach().clone(), requires_grad=learns)
     if bias is not None:
         plain.bias = nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
-    return plain.train(source.training)
+    plain.train(source.training)

@@ -1,25 +1,24 @@
-"""P_j: which nodes belong to which clusters, in the paper's variants, drawn once a step."""
+"""P_j: which nodes belong to which clusters, in the paper's variants, drawn once per step."""
 
 import math
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.masking import draw_assignments, with_gradient_to, with_two_sided_gradient_to
+from blockout.masking import Assignments, Estimator, draw_assignments
 
-Estimator = Literal["eq9", "two-sided"]
 SETTLED = 1000.0
-"""A logit whose probability is exactly 1 (and 0 for its negative) in float32 and float64."""
+"""A logit whose probability is exactly 1 in float32 and float64; for its negative, exactly 0."""
 LOOSENED = 0.9
-"""What is left of certainty when settled memberships are to learn again."""
+"""The probability that replaces certainty when settled memberships start to learn again."""
 REMEMBERED = 64
-"""Uses (layers times forwards) of a set of nodes whose draw a backward pass can still ask for."""
+"""How many uses, one per layer and forward pass, keep their draw for a later backward pass."""
 
 
 class _Use(NamedTuple):
-    """One layer's use of the nodes in one forward."""
+    """One layer's use of the nodes in one forward pass."""
 
     drawn: Tensor
     drew: bool
@@ -28,11 +27,11 @@ class _Use(NamedTuple):
 class Memberships(nn.Module):
     """The probability P that each of a set of nodes belongs to each cluster.
 
-    One ``Memberships`` is shared by all layers whose inputs or outputs are these nodes. In a
-    training forward the layer that produces the nodes draws C ~ Bernoulli(P) and those that consume
-    them use the same C. Nodes that no Blockout layer produces (P_0) are drawn by the first of their
-    consumers. Whoever is due to draw and comes a second time begins a new forward. In eval mode all
-    use P (Eq. 5).
+    All layers whose inputs or outputs are these nodes share one ``Memberships``. In a training
+    forward pass, the layer that produces the nodes draws C ~ Bernoulli(P), and the layers that
+    consume them use the same C. If no Blockout layer produces the nodes (P_0), the first consumer
+    draws. A second call by the layer responsible for drawing starts a new forward pass. In eval
+    mode, all layers use P (Eq. 5).
 
     ====================  =======================================  ===============================
     variant               arguments                                in training
@@ -45,21 +44,22 @@ class Memberships(nn.Module):
 
     Args:
         nodes: number of nodes, d_j.
-        clusters: number of clusters, k; the same for neighbours.
-        probability: initial P, one number or a (nodes, clusters) tensor. Learned ones must lie
-            strictly between 0 and 1; fixed ones are kept exactly, 0 and 1 included.
+        clusters: number of clusters, k; neighbouring layers must agree on it.
+        probability: initial P, one number or a (nodes, clusters) tensor. A learned P must start
+            strictly between 0 and 1. A fixed P is kept exactly and may be 0 or 1.
         hard: draw C in training (True), or use P itself (False, "soft").
         learned: P is the logistic of ``logits``, a parameter; otherwise P is a buffer.
-        estimator: how learned, hard memberships learn: "eq9" as the paper prints it, or "two-sided"
-            (see ``masking.with_two_sided_gradient_to``). May be changed later.
-        generator: draws come from it instead of torch's default generator. See ``seed_draws``.
+        estimator: how learned, hard memberships learn: "eq9" as printed in the paper, or
+            "two-sided" (see ``masking.with_two_sided_gradient_to``). You may change it later.
+        generator: the source of the draws, instead of torch's default generator. See
+            ``seed_draws``.
 
-    A forward that is recomputed for activation checkpointing sees the draw of the original, also
-    when several forwards run before one backward and when neighbours are checkpointed apart: each
-    use takes one number from torch's default generator (whatever the draws come from) as its mark,
-    which the checkpoint repeats because it restores that generator. So keep
-    ``preserve_rng_state=True``; a recomputation whose mark is unknown, or older than the last
-    ``REMEMBERED`` uses, is refused.
+    Activation checkpointing works: a recomputed forward pass sees the draw of the original. This
+    holds even if several forward passes run before one backward pass, and if neighbouring layers
+    are checkpointed separately. Each use takes one number from torch's default generator as its
+    mark, even if the draws come from another generator. Checkpointing restores the default
+    generator and so repeats the mark. Keep ``preserve_rng_state=True``: a recomputation with a mark
+    that is unknown, or older than the last ``REMEMBERED`` uses, raises an error.
 
     >>> m = Memberships(3, 2)
     >>> m.probabilities
@@ -114,7 +114,7 @@ class Memberships(nn.Module):
 
     @classmethod
     def given(cls, assignments: Tensor, *, device: torch.device | str | None = None) -> Self:
-        """Memberships known beforehand: zeros and ones, (nodes, clusters), never drawn or learned.
+        """Memberships known in advance: zeros and ones, (nodes, clusters), never drawn or learned.
 
         >>> superclasses = torch.tensor([0, 0, 1])  # of three classes
         >>> Memberships.given(nn.functional.one_hot(superclasses)).probabilities
@@ -130,20 +130,24 @@ class Memberships(nn.Module):
         wrong = assignments[(assignments != 0) & (assignments != 1)]
         if wrong.numel():
             raise ValueError(
-                f"given assignments must be 0 or 1, got {wrong[0].item():g}; "
-                "for probabilities write Memberships(nodes, clusters, probability=..., "
-                "learned=False)"
+                f"given assignments must be 0 or 1, got {wrong[0].item():g}; for probabilities, "
+                "use Memberships(nodes, clusters, probability=..., learned=False)"
             )
         nodes, clusters = assignments.shape
         dtype = assignments.dtype if assignments.is_floating_point() else None
         probability = assignments.to(dtype or torch.get_default_dtype())
         return cls(
-            nodes, clusters, probability=probability, hard=False, learned=False,
-            device=device or assignments.device, dtype=dtype,
-        )  # fmt: skip
+            nodes,
+            clusters,
+            probability=probability,
+            hard=False,
+            learned=False,
+            device=device or assignments.device,
+            dtype=dtype,
+        )
 
     def reset_parameters(self) -> None:
-        """Puts P back to its initial value."""
+        """Resets P to its initial value."""
         p = self.initial.expand(self.nodes, self.clusters)
         with torch.no_grad():
             if self.learned:
@@ -153,10 +157,10 @@ class Memberships(nn.Module):
 
     @torch.no_grad()
     def settle(self, assignments: Float[Tensor, "nodes clusters"]) -> None:
-        """P becomes these zeros and ones exactly: nothing is left to chance, and nothing to learn.
+        """Sets P to exactly these zeros and ones. Draws are then certain, and P stops learning.
 
-        The logits remain parameters, of gradient zero, so that optimisers, checkpoints and
-        distributed training go on as before.
+        The logits remain parameters, with zero gradient, so optimisers, checkpoints and distributed
+        training continue as before.
         """
         if assignments.shape != (self.nodes, self.clusters):
             raise ValueError(
@@ -173,7 +177,7 @@ class Memberships(nn.Module):
 
     @torch.no_grad()
     def loosen(self) -> bool:
-        """Lets learned memberships that ``settle`` has fixed learn again; whether there were any.
+        """Lets memberships that were settled learn again. Returns whether there were any.
 
         >>> m = Memberships(2, 2)
         >>> m.settle(torch.eye(2)), m.loosen()
@@ -190,59 +194,64 @@ class Memberships(nn.Module):
 
     @property
     def probabilities(self) -> Float[Tensor, "nodes clusters"]:
-        """P, differentiable with respect to ``logits`` where it is learned."""
+        """P, differentiable with respect to ``logits`` if it is learned."""
         return torch.sigmoid(self.logits) if self.learned else self.fixed
 
     def __getattr__(self, name: str) -> Tensor | nn.Module:
-        if name == "logits" and not self.learned:  # they keep P itself; infinite where it is 0 or 1
+        if name == "logits" and not self.learned:  # a fixed P is stored itself; infinite at 0 or 1
             return torch.logit(self.fixed)
         return super().__getattr__(name)
 
     def join(self, *, producer: bool) -> int:
-        """A seat for one side of one layer; the first, 0, is that of the owner, who registers P."""
+        """Returns a seat for one side of one layer. Seat 0 is the owner's, which registers P."""
         seat = self._seats
         self._seats += 1
         if producer:
             self._producers = self._producers | {seat}
         return seat
 
-    def assignments(self, seat: int, *, training: bool) -> Float[Tensor, "nodes clusters"]:
-        """C for one forward of the layer in this seat: drawn or shared in training, P otherwise."""
+    def assignments(
+        self, seat: int, *, training: bool
+    ) -> Assignments | Float[Tensor, "nodes clusters"]:
+        """What the layer in this seat uses in one forward pass: a draw in training, otherwise P."""
         p = self.probabilities
         eager = not torch.compiler.is_compiling()
         if eager:
             self.require_finite()
         if not (self.hard and (training or self.sampling)):
             if seat in self._producers and self._drawn is not None:
-                self.forget()  # nodes made with P: a consumer that trains draws for itself
+                self.forget()  # these nodes were made with P: a consumer in training draws anew
             return p
-        mark = int(torch.randint(2**63 - 1, (), device="cpu")) if eager else 0
-        if eager and torch._C._current_graph_task_id() != -1:  # inside a backward: recomputing
-            return self._with_gradient(p, self._recall(mark, p))
+        mark = int(torch.randint(2**63 - 1, (), device="cpu")) if eager else None
+        if mark is not None and torch._C._current_graph_task_id() != -1:
+            bits = self._recall(mark, p)  # inside a backward pass: recomputing
+        else:
+            bits = self._draw_or_share(seat, mark, p)
+        if not self.learned:
+            return Assignments(bits)
+        return Assignments(bits, p if self.estimator == "eq9" else self.logits, self.estimator)
+
+    def _draw_or_share(self, seat: int, mark: int | None, p: Tensor) -> Tensor:
+        """Draws if this seat starts a forward pass, otherwise returns the current draw."""
         draws = self._drawn is None or self._begins_a_forward(seat)
         if draws:
             self._drawn = draw_assignments(p, self.generator)
             self._used_by = frozenset()
         assert self._drawn is not None
         self._used_by = self._used_by | {seat}
-        if eager:
+        if mark is not None:
             self._uses[mark] = _Use(self._drawn, draws)
             if len(self._uses) > REMEMBERED:
                 del self._uses[next(iter(self._uses))]
-        return self._with_gradient(p, self._drawn)
-
-    def _with_gradient(self, p: Tensor, c: Tensor) -> Tensor:
-        if self.learned and self.estimator == "two-sided":
-            return with_two_sided_gradient_to(self.logits, c)
-        return with_gradient_to(p, c)
+        return self._drawn
 
     def _recall(self, mark: int, p: Tensor) -> Tensor:
-        """The draw of the use that is recomputed; advances torch's generator as that use did."""
+        """The draw of the use being recomputed. Advances torch's generator as that use did."""
         if mark not in self._uses:
             raise RuntimeError(
-                "a forward is recomputed inside a backward pass, but not from the random state of "
-                "a forward that these memberships remember; checkpoint with preserve_rng_state="
-                f"True, and let at most {REMEMBERED} uses pass before the backward"
+                "cannot find the draw of a forward pass that is being recomputed for a backward "
+                "pass; checkpoint with preserve_rng_state=True, and run the backward pass after at "
+                f"most {REMEMBERED} uses of these memberships"
             )
         use = self._uses[mark]
         if use.drew and self.generator is None:
@@ -256,11 +265,11 @@ class Memberships(nn.Module):
         return seat in self._used_by and not produced
 
     def forget(self) -> None:
-        """The next training forward draws anew, whoever comes first."""
+        """Drops the current draw: the first layer to run in training draws a new one."""
         self._drawn, self._used_by = None, frozenset()
 
     def require_finite(self) -> None:
-        """On a CPU before every use; elsewhere that would stall the device."""
+        """Refuses NaN and infinite logits. Checks on the CPU only: elsewhere it would be slow."""
         if self.learned and self.logits.is_cpu and not self.logits.isfinite().all():
             count = int((~self.logits.isfinite()).sum())
             raise ValueError(
@@ -270,7 +279,7 @@ class Memberships(nn.Module):
             )
 
     def _apply(self, fn, recurse=True):  # `.to`, `.half`, `.cuda`, ...
-        """Moves, but never below float32: neither steps of logits nor a fixed P survive that."""
+        """Converts, but never below float32, which would lose steps of logits and digits of P."""
 
         def at_least_float32(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
@@ -280,7 +289,7 @@ class Memberships(nn.Module):
         return super()._apply(at_least_float32, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles begin with a draw of their own."""
+        """Copies and pickles do not take the current draw with them."""
         return {**self.__dict__, "_drawn": None, "_used_by": frozenset(), "_uses": {}}
 
     def extra_repr(self) -> str:
@@ -289,7 +298,7 @@ class Memberships(nn.Module):
 
 
 def require_positive(**sizes: int) -> None:
-    """Each named size must be at least 1."""
+    """Refuses a size that is not a whole number of at least 1."""
     for name, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {value}")
@@ -298,15 +307,15 @@ def require_positive(**sizes: int) -> None:
 def _initial_rows(
     probability: float | Tensor, nodes: int, clusters: int, learned: bool
 ) -> Float[Tensor, "nodes_or_one clusters"]:
-    """The initial P on the CPU: one row where all nodes begin alike."""
+    """The initial P on the CPU. One row if all nodes start alike."""
     if isinstance(probability, Tensor):
         p = probability.detach().cpu()
     else:
         p = torch.full((1, clusters), probability, dtype=torch.float64, device="cpu")
     if p.shape not in ((nodes, clusters), (1, clusters)):
         raise ValueError(
-            f"probability must be one number or have shape ({nodes}, {clusters}), one row a node, "
-            f"got {tuple(p.shape)}"
+            f"probability must be one number or have shape ({nodes}, {clusters}), "
+            f"one row per node, got {tuple(p.shape)}"
         )
     outside = p[~((p >= 0) & (p <= 1))]
     if outside.numel():
@@ -315,6 +324,6 @@ def _initial_rows(
     if learned and certain.numel():
         raise ValueError(
             f"learned memberships must start strictly between 0 and 1, got {certain[0].item():g}; "
-            "write learned=False, or Memberships.given(...) for a known hierarchy"
+            "use learned=False, or Memberships.given(...) for a known hierarchy"
         )
     return p

@@ -1,4 +1,4 @@
-"""Parameter groups: memberships learn faster than weights, and nothing decays them."""
+"""Parameter groups: memberships learn faster than weights and have no weight decay."""
 
 from typing import Any
 
@@ -26,17 +26,18 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups for any torch optimiser: weights, parameters without decay, membership logits.
 
-    With one rate for all, P hardly moves from 0.5 in thousands of SGD steps: the gradient of a
-    logit is a small sum. So logits take ``membership_scale`` times the rate, 300 by default, which
-    fits SGD. Adam divides by the size of the gradient by itself and wants about a tenth of that: on
-    CIFAR-100, 30 under AdamW spread P as far as 300 under SGD (quartiles 0.40/0.77/0.92 and
-    0.35/0.67/0.89) and 100 as far as 1000, while 1 left it near 0.5 under both
-    (``benchmarks/membership_rate.py``, ``results/membership_rate.json``). So pass 30 to 100 there.
-    Weight decay would pull logits to 0 and so P to 0.5; they, biases and the parameters of
-    normalisations get none.
+    The gradient of a logit is small. At the learning rate of the weights, P hardly moves from 0.5
+    in thousands of SGD steps. So the logits learn ``membership_scale`` times faster. The default of
+    300 suits SGD. For Adam, which normalises by the size of the gradient, pass 30 to 100: on
+    CIFAR-100, 30 with AdamW spread P as far as 300 with SGD (quartiles 0.40/0.77/0.92 and
+    0.35/0.67/0.89), and 100 as far as 1000. With 1, P stayed near 0.5 under both
+    (``benchmarks/membership_rate.py``, ``results/membership_rate.json``).
 
-    Each group has a ``name``; groups that would be empty are left out. Schedules that take a rate
-    for each group, as ``OneCycleLR``, want ``max_lr=[group["lr"] for group in groups]``.
+    Weight decay would pull logits towards 0, and so P towards 0.5. Logits, biases and the
+    parameters of normalisation layers therefore have none.
+
+    Each group has a ``name``. Empty groups are left out. If a schedule takes one rate per group, as
+    ``OneCycleLR`` does, pass ``max_lr=[group["lr"] for group in groups]``.
 
     >>> from blockout import BlockoutLinear
     >>> for group in parameter_groups(BlockoutLinear(8, 4, clusters=2), lr=0.1, weight_decay=1e-4):
@@ -51,7 +52,7 @@ def parameter_groups(
     if membership_scale <= 0:
         raise ValueError(
             f"membership_scale must be positive, got {membership_scale:g}; "
-            "for memberships that stay as they are write learned=False"
+            "to keep memberships as they are, create them with learned=False"
         )
     _require_owned_memberships(model)
     weights, undecayed, logits = [], [], []
@@ -76,7 +77,7 @@ def parameter_groups(
 
 
 def _require_owned_memberships(model: nn.Module) -> None:
-    """Memberships that a layer outside the model owns would neither learn nor be saved."""
+    """Refuses memberships owned by a layer outside the model: they would not learn or be saved."""
     registered = set(model.modules())
     for name, layer in model.named_modules():
         if not isinstance(layer, BlockoutLayer):
@@ -84,8 +85,8 @@ def _require_owned_memberships(model: nn.Module) -> None:
         for side in ("inputs", "outputs"):
             if getattr(layer, side) not in registered:
                 raise ValueError(
-                    f"{name or type(layer).__name__} refers to memberships ({side}) that belong to "
-                    "a layer outside this model, so they would neither learn nor be saved; put the "
-                    "neighbours into one model, or register them there: model.memberships = "
+                    f"{name or type(layer).__name__} uses memberships ({side}) that belong to a "
+                    "layer outside this model, so they would neither learn nor be saved; put both "
+                    "layers into one model, or register the memberships: model.memberships = "
                     f"layer.{side}"
                 )

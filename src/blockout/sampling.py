@@ -1,4 +1,4 @@
-"""Draws under control: seeded for several processes, and averaged for predictions with a spread."""
+"""Control over draws: seeds for several processes, and predictions averaged over draws."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,24 +8,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.layers import DropConnectLinear, memberships_of
+from blockout.dropconnect import DropConnectLinear
+from blockout.layers import memberships_of
 from blockout.memberships import Memberships
 
 
 def seed_draws(model: nn.Module, seed: int) -> None:
-    """Gives every ``Memberships`` of the model a generator of its own, seeded from ``seed``.
+    """Gives every ``Memberships`` of the model its own generator, seeded from ``seed``.
 
-    Draws then no longer depend on what else consumes random numbers, nor on the device (DropConnect
-    masks still do: they follow torch's default generator, as Dropout's). With
-    several processes this is the choice to make, once, after building the model:
+    Draws then depend neither on the device nor on other uses of random numbers. DropConnect masks
+    are not affected: like Dropout's, they come from torch's default generator.
 
-    - ``seed_draws(model, seed)`` with one seed everywhere: all processes train the same drawn
-      architecture in a step, and gradients are those of one process with the joined batch.
-    - ``seed_draws(model, seed + rank)``: each process draws its own, and a step averages the
-      gradients of as many architectures as there are processes.
+    If you train with several processes, call this once after building the model:
 
-    ``torch.compile(fullgraph=True)`` takes torch's default generator only; there seed all processes
-    alike with ``torch.manual_seed`` instead, for equal draws.
+    - ``seed_draws(model, seed)``, with the same seed in all processes: in each step, all processes
+      train the same drawn architecture. Gradients are those of one process with the joint batch.
+    - ``seed_draws(model, seed + rank)``: each process draws its own architecture, and each step
+      averages their gradients.
+
+    ``torch.compile(fullgraph=True)`` supports only torch's default generator. To get equal draws
+    there, call ``torch.manual_seed`` with the same seed in all processes instead.
     """
     root = torch.Generator().manual_seed(seed)
     for memberships in _memberships(model):
@@ -34,11 +36,11 @@ def seed_draws(model: nn.Module, seed: int) -> None:
 
 
 class SampledPrediction(NamedTuple):
-    """What a model says on average over drawn architectures, and how much they differ."""
+    """A model's mean output over drawn architectures, and how much they differ."""
 
     mean: Float[Tensor, "*shape"]
     spread: Float[Tensor, "*shape"]
-    """Standard deviation over draws (unbiased)."""
+    """Standard deviation over draws, from the unbiased variance."""
 
 
 @torch.no_grad()
@@ -50,14 +52,14 @@ def sample_predictions(
 ) -> SampledPrediction:
     """Mean and spread of the outputs over ``draws`` sampled architectures.
 
-    The explicit average that Eq. 5 approximates by one forward with expected weights. Everything
-    but the draws (batch normalisation, Dropout) is in eval mode, and the model is left as it was,
-    generators of its own included.
+    This is the average that Eq. 5 approximates by one forward pass with expected weights. Only the
+    memberships and DropConnect masks are drawn; batch normalisation and Dropout run in eval mode.
+    Afterwards the model is as it was, including the state of its own generators.
 
     Args:
-        inputs: what the model takes.
+        inputs: the inputs of the model.
         draws: number of architectures, at least 2.
-        transform: applied to each output before averaging, for example a softmax.
+        transform: a function applied to each output before averaging, for example a softmax.
 
     >>> from blockout import BlockoutLinear
     >>> net = BlockoutLinear(8, 3, clusters=2)
@@ -66,7 +68,7 @@ def sample_predictions(
     (torch.Size([4, 3]), True)
     """
     if draws < 2:
-        raise ValueError(f"draws must be at least 2 to have a spread, got {draws}")
+        raise ValueError(f"draws must be at least 2 to give a spread, got {draws}")
     mean = squares = None
     with _sampling(model) as memberships:
         for n in range(1, draws + 1):
@@ -79,15 +81,15 @@ def sample_predictions(
                 mean, squares = torch.zeros_like(y), torch.zeros_like(y)
             step = y - mean
             mean = mean + step / n
-            squares = squares + step * (y - mean)  # Welford: no cancellation
+            squares = squares + step * (y - mean)  # Welford's method avoids cancellation
     assert mean is not None and squares is not None
     return SampledPrediction(mean, (squares / (draws - 1)).sqrt())
 
 
 class SampledModel(nn.Module):
-    """A model whose outputs are the logarithm of the mean probability over sampled architectures.
+    """A model that returns the logarithm of its mean probabilities over sampled architectures.
 
-    For evaluation wherever a model is called: ``SampledModel(net, draws=32)(x).argmax(1)``.
+    Use it for evaluation in place of the model: ``SampledModel(net, draws=32)(x).argmax(1)``.
     """
 
     def __init__(self, model: nn.Module, draws: int = 32) -> None:
@@ -103,13 +105,13 @@ class SampledModel(nn.Module):
 
 @contextmanager
 def _sampling(model: nn.Module) -> Iterator[list[Memberships]]:
-    """Eval mode, in which memberships and DropConnect masks are drawn all the same."""
+    """Eval mode for everything except memberships and DropConnect masks, which are drawn."""
     memberships = _memberships(model)
     drawing = [*memberships, *(m for m in model.modules() if isinstance(m, DropConnectLinear))]
     if not any(isinstance(m, DropConnectLinear) or m.hard for m in drawing):
         raise ValueError(
-            "the model draws nothing (no hard memberships, no DropConnect), so there is nothing to "
-            "average over; call it in eval mode instead"
+            "the model draws nothing (it has no hard memberships and no DropConnect layers), so "
+            "there is nothing to average; call it in eval mode instead"
         )
     modes = {module: module.training for module in model.modules()}
     generators = [m.generator for m in memberships if m.generator is not None]
@@ -131,6 +133,6 @@ def _sampling(model: nn.Module) -> Iterator[list[Memberships]]:
 
 
 def _memberships(model: nn.Module) -> list[Memberships]:
-    """All that the model registers or that its layers refer to."""
+    """All memberships that the model registers or that its layers refer to."""
     registered = [m for m in model.modules() if isinstance(m, Memberships)]
     return list(dict.fromkeys([*registered, *memberships_of(model).values()]))

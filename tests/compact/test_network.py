@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from blockout import BlockoutLinear, to_branches
 from blockout.compact import (
-    Branches,
+    DenseBlocks,
     SparseConv2d,
     SparseLinear,
     connected_weights,
@@ -150,7 +150,7 @@ def test_the_measurement_decides_and_says_so(monkeypatch, seconds, dense, word):
     monkeypatch.setattr("blockout.compact.layout._measured", measured)
     model = layer_of(random_codes(64, 4), random_codes(64, 4))
     small = to_branches(model, batch_size=5)
-    assert isinstance(small, SparseLinear if dense else Branches)
+    assert isinstance(small, SparseLinear if dense else DenseBlocks)
     assert notes(small)[""].endswith(word)
     assert shapes == [(5, 64)]
     x = torch.randn(2, 64)
@@ -158,12 +158,12 @@ def test_the_measurement_decides_and_says_so(monkeypatch, seconds, dense, word):
 
 
 def test_small_layers_stay_dense_and_large_ones_do_not_by_the_cost_model():
-    for nodes, kind in ((64, SparseLinear), (1024, Branches)):
+    for nodes, kind in ((64, SparseLinear), (1024, DenseBlocks)):
         codes = torch.eye(4).repeat_interleave(nodes // 4, dim=0)
         small = to_branches(layer_of(codes, codes), measure=False, batch_size=64)
         assert type(small) is kind
     single = to_branches(layer_of(codes, codes), measure=False, batch_size=1)
-    assert type(single) is Branches
+    assert type(single) is DenseBlocks
 
 
 def test_a_real_measurement_chooses_among_layouts_that_all_compute_the_same():

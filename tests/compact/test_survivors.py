@@ -1,17 +1,18 @@
-"""Dead nodes go, and what they gave constantly stays."""
+"""Dead nodes go, and the constants they gave stay."""
+
+import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from blockout import BlockoutConv2d, Memberships, to_branches
-from blockout.compact import (
-    connected_weights,
-    notes,
-)
+from blockout import BlockoutConv2d, BlockoutLinear, Memberships, Structure, to_branches
+from blockout.compact import connected_weights, notes
 from blockout.models.heads import Head
 
-from .conftest import assert_same, layer_of, stirred
+from .conftest import CHEAP_CALLS, EXACT, THRESHOLDS, assert_same, layer_of, masked, some, stirred
 
 
 def _settled_head() -> Head:
@@ -38,6 +39,7 @@ def test_dead_nodes_go_from_the_plain_producer_and_its_normalisation_too():
     assert notes(small)["fc2"].endswith("3 of 6 outputs live")
     assert connected_weights(head, 0.5) == 2 * 3 + 3 * 2 + (1 + 3)  # class 0 reads node 4 only
     assert connected_weights(head, 0.0) == 6 * 3 + 6 * 6 + 2 * 6
+    assert [cost.weights_after for cost in Structure.from_model(head).costs] == [3 * 2, 1 + 3]
 
 
 def test_a_constant_moves_through_normalisation_and_activation_into_a_new_bias():
@@ -63,6 +65,63 @@ def test_death_spreads_forwards_and_backwards():
     small = to_branches(model, measure=False)
     assert [small[i].weight.shape[0] for i in (0, 2, 3, 4)] == [2, 2, 2, 6]
     assert_same(small, model, 0.5, torch.randn(3, 4).double())
+
+
+class _Fork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        codes = torch.eye(2)
+        self.a = layer_of(codes, codes)
+        self.b = layer_of(codes, torch.tensor([[1.0, 0]]))
+        self.c = nn.Linear(2, 1)
+
+    def forward(self, x):
+        h = self.a(x).relu()
+        return self.b(h), self.c(h)
+
+
+def test_a_node_stays_while_one_of_two_readers_needs_it():
+    """Only the plain reader reads cluster 1."""
+    model = _Fork().double().eval()
+    small = to_branches(model, measure=False)
+    assert small.a.out_features == small.c.in_features == 2
+    x = torch.randn(3, 2).double()
+    torch.testing.assert_close(small(x), masked(model, 0.5)(x))
+
+
+def weights_held(small: nn.Module) -> int:
+    return sum(int((p != 0).sum()) for n, p in small.named_parameters() if n.endswith("weight"))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.lists(st.integers(1, 8), min_size=2, max_size=5),
+    clusters=st.integers(1, 4),
+    empty=st.sampled_from([0.2, 0.6, 0.9]),
+    threshold=st.sampled_from(THRESHOLDS[1:]),
+    act=st.sampled_from([nn.ReLU, nn.Sigmoid]),
+    costs=st.sampled_from([EXACT, CHEAP_CALLS]),
+)
+def test_what_is_left_is_what_the_structure_says_and_what_the_compact_network_holds(
+    seed, sizes, clusters, empty, threshold, act, costs
+):
+    """Over random chains; some lose all nodes of a set, so that one must stay as a placeholder."""
+    torch.manual_seed(seed)
+    p = [some(nodes, clusters, empty) for nodes in sizes]
+    layers = [
+        BlockoutLinear(a.nodes, b.nodes, clusters, inputs=a, outputs=b)
+        for a, b in itertools.pairwise(p)
+    ]
+    for layer in layers:
+        layer.weight.data.uniform_(0.5, 1)
+        layer.bias.data.normal_()
+    model = nn.Sequential(*(part for layer in layers for part in (layer, act()))).double().eval()
+    structure = Structure.from_model(model, threshold)
+    small = to_branches(model, threshold, measure=False, costs=costs)
+    assert_same(small, model, threshold, torch.randn(3, sizes[0]).double())
+    left = structure.total.weights_after
+    assert left == sum(cost.weights_after for cost in structure.costs)
+    assert left == connected_weights(model, threshold) == weights_held(small)
 
 
 def test_a_layer_of_which_all_inputs_are_dead_keeps_one():

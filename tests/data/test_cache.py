@@ -69,10 +69,10 @@ def test_a_cache_folder_that_cannot_be_made_names_the_flag(
     tmp_path: Path, decoded: Decoded
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="name another by --cache or BLOCKOUT_CACHE_DIR"):
+    with pytest.raises(DataError, match="choose another with --cache or BLOCKOUT_CACHE_DIR"):
         cache.write(tmp_path / "file", "it", decoded)
     with (
-        pytest.raises(DataError, match="name another by --cache"),
+        pytest.raises(DataError, match="choose another with --cache"),
         cache.locked(tmp_path / "file", "it"),
     ):
         pass

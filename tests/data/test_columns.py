@@ -100,7 +100,7 @@ def test_a_single_split_of_any_name_is_the_training_set() -> None:
         ),
         (
             lambda: {"train": split_of(label=(NAMES, [0, 1, -1]))},
-            "1 rows have a label outside of its 2 classes",
+            "1 rows have a label outside its 2 classes",
         ),
         (
             lambda: {

@@ -73,9 +73,12 @@ def test_per_class_limits_the_training_images_only() -> None:
 def test_unequal_classes_are_noted_with_the_remedy() -> None:
     catalogue = catalogue_of([30, 10, 20])
     (_, note) = divide(catalogue, DataConfig(holdout=0.0)).notes
-    assert note == "class sizes range from 8 (b) to 24 (a) training images; --balance weighs them"
+    assert (
+        note
+        == "class sizes range from 8 (b) to 24 (a) training images; use --balance to weight them"
+    )
     (_, note) = divide(catalogue, DataConfig(balance=True, holdout=0.0)).notes
-    assert note.endswith("classes are weighed")
+    assert note.endswith("classes are weighted")
     assert len(divide(catalogue_of([30, 25]), DataConfig(holdout=0.0)).notes) == 1
 
 
@@ -96,5 +99,5 @@ def test_a_class_without_images_in_a_split_is_refused(catalogue: Catalogue, mess
 
 
 def test_a_class_of_one_image_cannot_be_divided() -> None:
-    with pytest.raises(DataError, match="cannot set a test split apart: only one image of 'b'"):
+    with pytest.raises(DataError, match="cannot split off a test set: only one image of 'b'"):
         divide(catalogue_of([5, 1]), DataConfig(holdout=0.0))

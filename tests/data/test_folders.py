@@ -87,8 +87,8 @@ def test_folders_beside_the_splits_are_reported(image_folder: Folder) -> None:
     [
         ({"a": 1, "b": 0}, r"class folder .*b holds no images; fill it or remove it"),
         ({"g/a": 1, "h/b": 1, "h/c": 0}, r"class folder .*h/c holds no images"),
-        ({"a": 0, "b": 0}, r"holds no images; expected one folder a class"),
-        ({".": 3}, r"lie directly in it; expected one folder a class"),
+        ({"a": 0, "b": 0}, r"holds no images; expected one folder per class"),
+        ({".": 3}, r"are directly in it; expected one folder per class"),
         ({"train": 2, "test": 2}, r"train has no class folders; expected train/<class>/<image>"),
         (
             {"train/a": 1, "train/b": 1, "test/a": 1, "test/c": 1},

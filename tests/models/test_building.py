@@ -61,7 +61,7 @@ def test_the_default_for_cifar_100_is_the_small_trunk_and_the_papers_head():
 def test_every_choice_reaches_the_model():
     model = build("dropout", early_downsampling=False, dropout=0.1, freeze_trunk=True)
     assert model.trunk.describe() == {
-        "kind": "compact",
+        "kind": "inception-small",
         "width": 0.125,
         "early_downsampling": False,
     }
@@ -93,7 +93,7 @@ def test_a_trunk_of_the_users_own_is_handed_over_again_after_loading():
     model, x = build(trunk=trunk).eval(), torch.randn(2, 3, 32, 32)
     assert model.head.fc1.in_features == 7
     description = model.describe()
-    with pytest.raises(ValueError, match=r"trunk of its own, torch\.nn.*Sequential; build it"):
+    with pytest.raises(ValueError, match=r"custom trunk, torch\.nn.*Sequential; build it"):
         from_description(description)
     twin = from_description(description, trunk=trunk).eval()
     twin.load_state_dict(model.state_dict())
@@ -103,10 +103,10 @@ def test_a_trunk_of_the_users_own_is_handed_over_again_after_loading():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format 1 was expected, got 2"),
-        ({"trunk": {"kind": "resnet"}}, "trunk must be one of compact, .* got 'resnet'"),
-        ({"trunk": {"kind": "compact", "depth": 3}}, "not complete or not known: .*depth"),
-        ({"head": {"features": 3}}, "not complete or not known: .*classes"),
+        ({"format": 2}, "expected a model description of format 1, got 2"),
+        ({"trunk": {"kind": "resnet"}}, "trunk must be one of inception-small, .* got 'resnet'"),
+        ({"trunk": {"kind": "inception-small", "depth": 3}}, "incomplete or unknown: .*depth"),
+        ({"head": {"features": 3}}, "incomplete or unknown: .*classes"),
     ],
 )
 def test_a_description_that_is_not_understood_is_refused(change, message):
@@ -115,7 +115,7 @@ def test_a_description_that_is_not_understood_is_refused(change, message):
 
 
 def test_a_trunk_that_is_not_asked_for_is_refused():
-    with pytest.raises(ValueError, match="trunk is compact, which needs no trunk="):
+    with pytest.raises(ValueError, match="trunk is inception-small, which needs no trunk="):
         from_description(build().describe(), trunk=nn.Identity())
 
 

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from blockout import Memberships, convert
-from blockout.models import CompactInception, Head, ImageClassifier, count_features
+from blockout.models import Head, ImageClassifier, SmallInception, count_features
 from blockout.models.config import METHODS
 
 
 def make_model(method="blockout", **options):
     torch.manual_seed(0)
     return ImageClassifier(
-        CompactInception(0.125, early_downsampling=True),
+        SmallInception(0.125, early_downsampling=True),
         Head(42, 10, method=method, nodes=16, clusters=3),
         **options,
     )

@@ -14,7 +14,10 @@ from blockout.models import ModelConfig, paper_defaults, resolved
     ("wrong", "message"),
     [
         ({"method": "blokout"}, "--method must be one of baseline, fc, dropout, .* got 'blokout'"),
-        ({"trunk": ""}, "--trunk must be auto, compact, inception-bn, .* got an empty name"),
+        (
+            {"trunk": ""},
+            "--trunk must be auto, inception-small, inception-bn, .* got an empty name",
+        ),
         ({"width": 0.0}, "--width must be a positive number, got 0"),
         ({"width": float("nan")}, "--width must be a positive number, got nan"),
         ({"nodes": 0}, "--nodes must be at least 1, got 0"),
@@ -56,7 +59,7 @@ def test_values_that_were_chosen_stay():
 
 @pytest.mark.parametrize(
     ("image_size", "trunk"),
-    [(28, "compact"), (64, "compact"), (65, "inception-bn"), (224, "inception-bn")],
+    [(28, "inception-small"), (64, "inception-small"), (65, "inception-bn"), (224, "inception-bn")],
 )
 def test_auto_chooses_the_trunk_by_image_size(image_size, trunk):
     assert resolved(ModelConfig(), "shapes", image_size).trunk == trunk

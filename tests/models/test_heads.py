@@ -1,12 +1,14 @@
 """blockout.models.heads: the architectures of Fig. 7, value for value."""
 
+import json
 import warnings
 
 import pytest
 import torch
 from torch import nn
 
-from blockout import to_dense
+from blockout import to_branches, to_dense
+from blockout.compact import Costs
 from blockout.models import Head
 from blockout.models.config import METHODS
 
@@ -151,17 +153,51 @@ def test_a_description_builds_the_same_head_again(method):
     assert torch.equal(twin(x), head(x))
 
 
-def test_a_folded_blockout_head_is_described_as_the_fc_head_that_it_is():
+def loaded(head: Head, description: dict) -> Head:
+    """Built from its description as JSON, with its weights."""
+    twin = Head(**json.loads(json.dumps(description))).double().eval()
+    twin.load_state_dict(head.state_dict())
+    return twin
+
+
+def test_a_folded_blockout_head_says_that_it_is_blockout_and_dense():
     head, x = make_head("blockout"), torch.randn(4, 6, dtype=torch.float64)
     dense = to_dense(head)
-    assert dense.describe()["method"] == "fc"
-    twin = Head(**dense.describe()).double().eval()
-    twin.load_state_dict(dense.state_dict())
+    described = dense.describe()
+    assert (described["method"], described["form"]) == ("blockout", "dense")
+    twin = loaded(dense, described)
+    assert twin.describe() == described
     torch.testing.assert_close(twin(x), head(x))
+    as_before = {name: v for name, v in described.items() if name != "form"} | {"method": "fc"}
+    torch.testing.assert_close(loaded(dense, as_before)(x), head(x))
+
+
+def test_a_compact_blockout_head_says_that_it_is_blockout_and_compact():
+    head, x = make_head("blockout", nodes=24), torch.randn(4, 6, dtype=torch.float64)
+    small = to_branches(head, 0.6, measure=False, costs=Costs(call=0, value=0)).eval()
+    described = small.describe()
+    assert (described["method"], described["form"]) == ("blockout", "compact")
+    assert described["layers"]["fc2"]["kind"] == "DenseBlocks"
+    assert torch.equal(loaded(small, described)(x), small(x))
+    written_before = {name: v for name, v in described.items() if name != "form"}
+    written_before = json.loads(json.dumps(written_before | {"method": "fc"}))
+    for layer in written_before["layers"].values():
+        layer["kind"] = layer["kind"].replace("DenseBlocks", "Branches")
+    twin = loaded(small, written_before)
+    assert torch.equal(twin(x), small(x))
+    assert twin.describe() == described
+
+
+@pytest.mark.parametrize(("method", "form"), [("fc", "dense"), ("blockout", "small")])
+def test_a_form_that_a_method_does_not_have_is_refused(method, form):
+    with pytest.raises(ValueError, match=f"form of a {method} head must be trained.* got '{form}'"):
+        Head(6, 5, method=method, form=form)
 
 
 def test_a_folded_dropconnect_head_says_that_it_cannot_be_described():
-    with pytest.raises(ValueError, match="dropconnect head whose layers have become"):
+    with pytest.raises(
+        ValueError, match="cannot describe a dropconnect head whose layers have become"
+    ):
         to_dense_quietly(make_head("dropconnect")).describe()
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from blockout.models import CompactInception, InceptionBN
+from blockout.models import InceptionBN, SmallInception
 
 
 def weights(module):
@@ -78,13 +78,13 @@ def test_inception_bn_with_its_softmax_layer_has_11_3_million_weights_and_2_03_g
 
 
 def test_the_compact_model_has_1_65_million_weights_and_204_mmac():
-    trunk = CompactInception()
+    trunk = SmallInception()
     assert (weights(trunk), trunk.features) == (1_647_744, 336)
     assert multiplications(trunk, 28) == 204_216_320
 
 
 def test_the_compact_model_has_the_widths_and_grids_of_its_table():
-    assert outputs_of_blocks(CompactInception(), 28) == {
+    assert outputs_of_blocks(SmallInception(), 28) == {
         "stem": (96, 28, 28),
         "simple1": (64, 28, 28),
         "simple2": (80, 28, 28),
@@ -100,13 +100,13 @@ def test_the_compact_model_has_the_widths_and_grids_of_its_table():
 
 
 def test_the_cpu_model_has_0_41_million_weights_and_24_mmac():
-    trunk = CompactInception(width=0.5, early_downsampling=True)
+    trunk = SmallInception(width=0.5, early_downsampling=True)
     assert (weights(trunk), trunk.features) == (413_440, 168)
     assert multiplications(trunk, 32) == 23_730_176
 
 
 def test_early_downsampling_quarters_the_work_after_the_first_block_and_adds_no_weights():
-    full, early = CompactInception(0.5), CompactInception(0.5, early_downsampling=True)
+    full, early = SmallInception(0.5), SmallInception(0.5, early_downsampling=True)
     assert weights(full) == weights(early)
     first = (3 * 48 * 9 + 48 * 16 * (1 + 9)) * 32 * 32
     rest = multiplications(full, 32) - first
@@ -114,7 +114,7 @@ def test_early_downsampling_quarters_the_work_after_the_first_block_and_adds_no_
 
 
 def test_a_quarter_of_the_width_has_a_quarter_of_every_width():
-    full, quarter = CompactInception(1.0), CompactInception(0.25)
+    full, quarter = SmallInception(1.0), SmallInception(0.25)
     for wide, narrow in zip(full.modules(), quarter.modules(), strict=True):
         if isinstance(wide, nn.BatchNorm2d):
             assert narrow.num_features == wide.num_features // 4
@@ -156,7 +156,7 @@ def test_the_last_block_of_inception_bn_pools_by_maximum():
 
 
 def test_the_compact_model_computes_its_table():
-    trunk = with_random_weights(CompactInception(0.125, early_downsampling=True))
+    trunk = with_random_weights(SmallInception(0.125, early_downsampling=True))
     state = trunk.state_dict()
     image = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     x = unit(image, state, "stem.conv")
@@ -179,14 +179,14 @@ def test_the_compact_model_computes_its_table():
 @pytest.mark.parametrize("early", [False, True])
 def test_every_weight_of_the_compact_model_learns_at_any_image_size(image_size, early):
     torch.manual_seed(0)
-    trunk = CompactInception(0.125, early_downsampling=early)
+    trunk = SmallInception(0.125, early_downsampling=early)
     trunk(torch.randn(4, 3, image_size, image_size)).square().sum().backward()
     assert all(p.grad.abs().sum() > 0 for p in trunk.parameters())
 
 
 def test_the_memory_layout_of_the_images_does_not_matter():
     torch.manual_seed(0)
-    trunk = CompactInception(0.25).eval()
+    trunk = SmallInception(0.25).eval()
     x = torch.randn(2, 3, 32, 32)
     result = trunk(x)
     assert torch.equal(result, trunk(x.to(memory_format=torch.channels_last)))
@@ -196,4 +196,4 @@ def test_the_memory_layout_of_the_images_does_not_matter():
 
 def test_a_width_must_be_positive():
     with pytest.raises(ValueError, match="width must be positive, got 0"):
-        CompactInception(width=0)
+        SmallInception(width=0)

@@ -178,7 +178,7 @@ def test_preprocessing_that_is_not_recorded_is_imagenets(tmp_path):
     assert trunk_preprocessing(ModelConfig(trunk=folder)) == (224, (0, 0, 0), (1, 1, 1))
 
 
-@pytest.mark.parametrize("trunk", ["auto", "compact", "inception-bn"])
+@pytest.mark.parametrize("trunk", ["auto", "inception-small", "inception-bn"])
 def test_our_own_trunks_need_no_preprocessing(trunk):
     assert trunk_preprocessing(ModelConfig(trunk=trunk)) is None
 
@@ -197,7 +197,7 @@ def test_a_model_that_the_hub_does_not_give_is_a_clear_error(monkeypatch, tmp_pa
         raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    message = r"--trunk some/model is neither .* the hub did not give it \(no connection\);"
+    message = r"--trunk some/model is neither .* could not be downloaded \(no connection\);"
     with pytest.raises(ValueError, match=message):
         build("some/model")
     assert asked == [True, False]  # the cache before the hub
@@ -240,7 +240,7 @@ def test_a_model_of_text_is_refused(tmp_path):
     small = {key: TRANSFORMER[key] for key in list(TRANSFORMER)[:4]}
     with pretrained._quietly(transformers):
         model = transformers.AutoModel.from_config(BertConfig(vocab_size=9, **small))
-    with pytest.raises(ValueError, match="BertModel, which does not read images alone"):
+    with pytest.raises(ValueError, match="BertModel, which needs other inputs than images"):
         build(saved(model, tmp_path))
 
 

@@ -26,9 +26,19 @@ def make_images(train: int = 80, size: int = 16) -> ImageData:
         return MemorySplit(pixels, rows, labels[first:last], HALF, HALF)
 
     return ImageData(
-        "noise", ("red", "green", "blue", "bright"), None, None, split(0, train),
-        split(train, train + 19), split(train + 19, train + 40), HALF, HALF, size, None, (),
-    )  # fmt: skip
+        "noise",
+        ("red", "green", "blue", "bright"),
+        None,
+        None,
+        split(0, train),
+        split(train, train + 19),
+        split(train + 19, train + 40),
+        HALF,
+        HALF,
+        size,
+        None,
+        (),
+    )
 
 
 class PlainNet(nn.Module):
@@ -38,9 +48,12 @@ class PlainNet(nn.Module):
         super().__init__()
         fc2 = BlockoutLinear(32, 16, 3)
         self.trunk = nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8) if norm else nn.Identity(), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(2), nn.Flatten(),
-        )  # fmt: skip
+            nn.Conv2d(3, 8, 3, 2),
+            nn.BatchNorm2d(8) if norm else nn.Identity(),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+        )
         self.head = nn.Sequential(fc2, nn.ReLU(), BlockoutLinear(16, 4, 3, inputs=fc2.outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -9,25 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from blockout.compact import Branches, SparseLinear, multiply_adds, to_branches
+from blockout.compact import DenseBlocks, SparseLinear, multiply_adds, to_branches
 from blockout.export import export
-from blockout.models import CompactInception, Head, ImageClassifier, from_description
-from blockout.training import RunError, TrainedModel, evaluate, files
+from blockout.models import Head, ImageClassifier, SmallInception, from_description
+from blockout.runs import Run, RunError, TrainedModel
+from blockout.runs import folder as files
+from blockout.runs.documents import Result, Scores, as_json
+from blockout.runs.trained import description
+from blockout.training import evaluate
 from blockout.training.compaction import (
-    ABOUT,
-    CURVE,
-    WEIGHTS,
-    CompactionPoint,
     compact_classifier,
     compact_run,
     curve,
-    load_compact,
-    read_curve,
     threshold_for_loss,
     threshold_for_share,
-    write_curve,
 )
-from blockout.training.finish import description
 
 from .conftest import HALF, make_config, make_images
 
@@ -40,7 +36,7 @@ def data():
 @pytest.fixture
 def trained(data) -> TrainedModel:
     """Memberships of all sizes, so that thresholds differ."""
-    trunk = CompactInception(0.1, True)
+    trunk = SmallInception(0.1, True)
     head = Head(trunk.features, 4, nodes=24, clusters=3)
     for memberships in (head.fc2.inputs, head.fc2.outputs, head.classifier.outputs):
         memberships.logits.data.normal_(0, 3)
@@ -49,15 +45,20 @@ def trained(data) -> TrainedModel:
 
 
 @pytest.fixture
-def folder(tmp_path, trained, data):
-    files.write_json(tmp_path / files.MODEL, description(trained.model, data))
-    return tmp_path
+def run(tmp_path, trained, data):
+    """As a finished run would leave it."""
+    scores = Scores(accuracy=50.0, top5=100.0, loss=1.0)
+    result = Result(test=scores, steps=20, seconds=1.0)
+    about = description(trained.model, data)
+    files.write_json(tmp_path / files.CONFIG, make_config(tmp_path, lr=0.5).flat())
+    files.write_json(tmp_path / files.MODEL, as_json(about))
+    files.write_json(tmp_path / files.RESULT, as_json(result))
+    return Run.open(tmp_path)
 
 
-def test_a_compact_run_is_read_back_as_it_was_written(folder, trained, data):
-    config = make_config(folder)
-    done = compact_run(folder, trained, config, data, 0.6, say=lambda _: None)
-    loaded = load_compact(folder)
+def test_a_compact_run_is_read_back_as_it_was_written(run, trained, data):
+    done = compact_run(run, trained.model, data, 0.6, say=lambda _: None)
+    loaded = run.network("compact")
     x = torch.randn(3, 3, 28, 28)
     expected = to_branches(trained.model.head, 0.6, measure=False).eval()
     features = trained.model.features(x)
@@ -68,7 +69,7 @@ def test_a_compact_run_is_read_back_as_it_was_written(folder, trained, data):
         evaluate(loaded.model, data.test).accuracy,
     )
     assert done.multiply_adds[1] == multiply_adds(loaded.model.head, features[:1])
-    told = json.loads((folder / ABOUT).read_text())["compaction"]
+    told = json.loads((run.folder / files.COMPACT_MODEL).read_text())["compaction"]
     assert told["threshold"] == 0.6
     assert told["notes"].keys() == {"fc2", "classifier"}
 
@@ -86,7 +87,7 @@ def test_every_layout_of_a_head_survives_json(monkeypatch, trained, which):
     x = torch.randn(2, 3, 28, 28)
     assert torch.equal(twin(x), model(x))
     assert twin.describe() == model.describe()
-    assert isinstance(twin.head.fc2, SparseLinear if which == 0 else Branches)
+    assert isinstance(twin.head.fc2, SparseLinear if which == 0 else DenseBlocks)
 
 
 def test_the_share_to_keep_decides_the_threshold(trained):
@@ -164,27 +165,13 @@ def test_a_settled_structure_has_two_points_of_the_same_accuracy(trained, data):
     assert cut.needed < whole.needed == 1.0
 
 
-def test_a_curve_is_read_back_and_goes_when_the_run_restarts(tmp_path):
-    assert read_curve(tmp_path) is None
-    points = [CompactionPoint(0.5, 0.4, 0.5, 2.0, 1.0, 60.0)]
-    write_curve(tmp_path, points, images="test")
-    assert read_curve(tmp_path) == (points, {"images": "test"})
-    files.write_json(tmp_path / files.CONFIG, {"method": "blockout"})
-    files.open_folder(tmp_path, {}, {"method": "blockout"}, restart=True)
-    assert read_curve(tmp_path) is None
-    (tmp_path / CURVE).write_text('{"points": [{"threshold": 1}]}')
-    with pytest.raises(RunError, match=r"compaction.json is damaged"):
-        read_curve(tmp_path)
-
-
-def test_fine_tuning_keeps_the_structure_and_leaves_the_run_alone(folder, trained, data):
+def test_fine_tuning_keeps_the_structure_and_leaves_the_run_alone(run, trained, data):
     before = {k: v.clone() for k, v in trained.model.state_dict().items()}
-    plain = compact_run(folder, trained, make_config(folder), data, 0.6, say=lambda _: None)
-    weight = load_compact(folder).model.head.fc2.weight
+    plain = compact_run(run, trained.model, data, 0.6, say=lambda _: None)
+    weight = run.network("compact").model.head.fc2.weight
     said = []
-    config = make_config(folder, lr=0.5)
-    tuned = compact_run(folder, trained, config, data, 0.6, fine_tune=2, say=said.append)
-    trained_on = load_compact(folder).model.head.fc2.weight
+    tuned = compact_run(run, trained.model, data, 0.6, fine_tune=2, say=said.append)
+    trained_on = run.network("compact").model.head.fc2.weight
     assert torch.equal(weight == 0, trained_on == 0)
     assert (weight == 0).any()
     assert not torch.equal(weight, trained_on)
@@ -193,18 +180,16 @@ def test_fine_tuning_keeps_the_structure_and_leaves_the_run_alone(folder, traine
     assert all(torch.equal(v, before[k]) for k, v in trained.model.state_dict().items())
 
 
-def test_what_cannot_be_done_is_said(folder, trained, data):
+def test_what_cannot_be_done_is_said(run, trained, data):
     with pytest.raises(RunError, match="there is no compact network in"):
-        load_compact(folder)
-    compact_run(folder, trained, make_config(folder), data, 0.5, say=lambda _: None)
-    shutil.copy(folder / files.MODEL, folder / WEIGHTS)
+        run.network("compact")
+    compact_run(run, trained.model, data, 0.5, say=lambda _: None)
+    shutil.copy(run.folder / files.MODEL, run.folder / files.COMPACT_WEIGHTS)
     with pytest.raises(RunError, match=r"compact.safetensors is missing or damaged"):
-        load_compact(folder)
+        run.network("compact")
     plain = ImageClassifier(trained.model.trunk, Head(trained.model.trunk.features, 4, method="fc"))
     with pytest.raises(RunError, match="no memberships to compact"):
-        compact_run(
-            folder, dataclasses.replace(trained, model=plain), make_config(folder), data, 0.5
-        )
+        compact_run(run, plain, data, 0.5)
 
 
 @pytest.mark.parametrize("which", [1, 9])
@@ -217,6 +202,6 @@ def test_blocks_and_sums_of_blocks_are_exported(monkeypatch, tmp_path, trained, 
     features = trained.model.trunk.features
     trunk = nn.Sequential(nn.Conv2d(3, features, 3, 4), nn.ReLU())
     model = compact_classifier(ImageClassifier(trunk, trained.model.head), 0.4, 8)
-    assert isinstance(model.head.fc2, Branches)
+    assert isinstance(model.head.fc2, DenseBlocks)
     done = export(dataclasses.replace(trained, model=model), tmp_path / "small.pt2", "pt2")
     assert done.difference < 1e-5

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from blockout.training import ComputeConfig, RunConfig, train
+from blockout.training import ComputeConfig, train
 from blockout.training.fabric import make_fabric
 
 from .conftest import make_config, make_images, make_net
@@ -105,8 +105,8 @@ def test_sharded_training_stops_together_resumes_and_writes_whole_weights(tmp_pa
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
 
 
-def test_what_does_not_fit_the_machine_names_the_flags(tmp_path):
+def test_what_does_not_fit_the_machine_names_the_flags():
     with pytest.raises(ValueError, match=r"--devices.*do not fit"):
-        make_fabric(ComputeConfig("cpu", "two"), RunConfig(), tmp_path)
+        make_fabric(ComputeConfig("cpu", "two"))
     with pytest.raises(ValueError, match=r"--precision.*do not fit"):
-        make_fabric(ComputeConfig("cpu", "1", precision="31-true"), RunConfig(), tmp_path)
+        make_fabric(ComputeConfig("cpu", "1", precision="31-true"))

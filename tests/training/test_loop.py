@@ -19,14 +19,14 @@ from blockout.training import (
     ComputeConfig,
     Guidance,
     Interrupted,
+    Run,
     RunError,
     TrainConfig,
-    load_trained,
     recalibrate,
     train,
 )
 from blockout.training.assembly import make_guide, require_divisible
-from blockout.training.loop import _mixed
+from blockout.training.engine import mixed_seed
 
 from .conftest import make_config, make_images, make_net
 
@@ -52,7 +52,7 @@ def test_steps_are_algorithm_1_written_plainly(tmp_path, images):
     # One cycle over 4 steps with warm-up 0.2: up in 0.8 steps (here one), then down a cosine.
     factors = [0.04, 1.0, 0.75, 0.25]
     for step, (x, y) in zip(range(4), images.train.batches(16, train=True, seed=0), strict=False):
-        seed_draws(net, _mixed(0, step, 0, 1 << 32))
+        seed_draws(net, mixed_seed(0, step, 0, 1 << 32))
         loss = F.cross_entropy(net(x.double()), y, label_smoothing=0.1)
         optimizer.zero_grad()
         loss.backward()
@@ -80,7 +80,7 @@ def test_class_weights_weigh_images_and_parts_still_add_up(tmp_path, images):
     one, two = metrics(tmp_path / "1"), metrics(tmp_path / "2")
     assert two == pytest.approx(one, rel=1e-12)
     net = make_net().double()
-    seed_draws(net, _mixed(0, 0, 0, 1 << 32))
+    seed_draws(net, mixed_seed(0, 0, 0, 1 << 32))
     x, y = next(images.train.batches(16, train=True, seed=0))
     each = F.cross_entropy(net(x.double()), y, reduction="none")
     expected = (each * weighed.class_weights[y]).sum() / 16
@@ -98,8 +98,8 @@ def test_the_moving_average_is_evaluated_and_saved(tmp_path, images):
     name = "head.2.weight"
     assert not torch.equal(final(tmp_path / "c")[name], final(tmp_path / "d")[name])
     state = torch.load(tmp_path / "c" / "checkpoint.pt", weights_only=True)
-    assert torch.equal(state["averaged"][f"module.{name}"], final(tmp_path / "c")[name])
-    assert torch.equal(state["weights"][name], final(tmp_path / "d")[name])
+    assert torch.equal(state["engine"]["averaged"][f"module.{name}"], final(tmp_path / "c")[name])
+    assert torch.equal(state["engine"]["weights"][name], final(tmp_path / "d")[name])
 
 
 def test_training_leaves_random_numbers_and_warnings_as_they_were(tmp_path, images, net):
@@ -119,13 +119,23 @@ def test_a_run_folder_holds_all_that_was_promised(tmp_path, images):
     folder = train(config, data=make_images(size=28))
     found = {path.name for path in folder.iterdir()}
     assert found == {
-        "config.json", "environment.json", "metrics.jsonl", "memberships.jsonl", "checkpoint.pt",
-        "final.safetensors", "best.safetensors", "memberships.safetensors", "model.json",
-        "predictions.safetensors", "thumbnails.png", "result.json", "tensorboard",
-    }  # fmt: skip
+        "config.json",
+        "environment.json",
+        "metrics.jsonl",
+        "memberships.jsonl",
+        "checkpoint.pt",
+        "final.safetensors",
+        "best.safetensors",
+        "memberships.safetensors",
+        "model.json",
+        "predictions.safetensors",
+        "thumbnails.png",
+        "result.json",
+        "tensorboard",
+    }
     assert any((folder / "tensorboard").iterdir())
     assert json.loads((folder / "config.json").read_text())["nodes"] == 16
-    trained = load_trained(folder)
+    trained = Run.open(folder).network()
     p = load_file(folder / "memberships.safetensors")
     for name, memberships in trained.model.memberships().items():
         assert torch.equal(p[name], memberships.probabilities.detach())
@@ -196,8 +206,11 @@ def test_a_run_starts_from_an_earlier_one(tmp_path, images, capsys):
     assert all(torch.equal(final(tmp_path / "a")[k], v) for k, v in final(tmp_path / "b").items())
     assert "tensors taken from" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"--init-from .*nowhere holds no final"):
-        train(make_config(tmp_path / "c", init_from=tmp_path / "nowhere"), model=make_net(),
-              data=images)  # fmt: skip
+        train(
+            make_config(tmp_path / "c", init_from=tmp_path / "nowhere"),
+            model=make_net(),
+            data=images,
+        )
 
 
 def test_a_trunk_of_ones_own_is_trained_under_the_configured_head_and_reloads(tmp_path, images):
@@ -208,13 +221,13 @@ def test_a_trunk_of_ones_own_is_trained_under_the_configured_head_and_reloads(tm
         make_config(tmp_path, steps=3), model=ModelConfig(nodes=16, clusters=3)
     )
     train(config, trunk=trunk(), data=images)
-    trained = load_trained(tmp_path, trunk=trunk())
+    trained = Run.open(tmp_path).network(trunk=trunk())
     x = next(images.test.batches(21, train=False))[0]
     top = trained.model(x).softmax(1).max(1).values
     predictions = load_file(tmp_path / "predictions.safetensors")
     torch.testing.assert_close(predictions["probabilities"][:, 0], top.detach())
-    with pytest.raises(ValueError, match="trunk of its own"):
-        load_trained(tmp_path)
+    with pytest.raises(ValueError, match="custom trunk"):
+        Run.open(tmp_path).network()
 
 
 def test_collapses_are_said_while_they_happen(tmp_path, images, capsys):
@@ -302,8 +315,9 @@ def test_affinity_from_groups_follows_the_data_and_needs_them(tmp_path, images):
     with pytest.raises(ValueError, match="--affinity-from groups: noise has no groups of classes"):
         train(
             make_config(tmp_path / "b", paper=False, affinity_from="groups"),
-            model=make_net(), data=images,
-        )  # fmt: skip
+            model=make_net(),
+            data=images,
+        )
 
 
 def test_guidance_and_sharded_memberships_exclude_each_other():

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from blockout.data import ImageData, MemorySplit
 from blockout.training import *
+import blockout.training.fabric  # once, not in every fork: Lightning takes seconds to import
 
 def images():
     pixels = torch.randint(0, 256, (120, 28, 28, 3), dtype=torch.uint8)
@@ -84,9 +85,12 @@ def runs(tmp_path_factory) -> dict[tuple, tuple[Path, list[int]]]:
     folders = {case: tmp_path_factory.mktemp(case[0]) for case in CASES}
     words = json.dumps([[str(folder), *case] for case, folder in folders.items()])
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, words], capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", DRIVER, words],
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     codes = json.loads(done.stdout.splitlines()[-1])
     return {case: (folders[case], code) for case, code in zip(CASES, codes, strict=True)}

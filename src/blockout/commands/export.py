@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.runs import damaged, load_run
-from blockout.flags import Parser, refuse
+from blockout.commands.flags import Parser, refuse
+from blockout.commands.runs import open_run
 
 if TYPE_CHECKING:
-    from blockout.training import TrainedModel
+    from blockout.runs import Run, TrainedModel
 
 DESCRIPTION = """Writes the network of a finished run as one file that runs without this library
 (onnx, pt2) or reloads without pickle (safetensors). Memberships are folded into plain layers, the
@@ -18,15 +18,14 @@ loaded back and compared with the run before it appears. `blockout predict` take
 RUN."""
 FORMATS = ("onnx", "pt2", "safetensors")
 RUNTIMES = {"onnx": "onnxruntime", "pt2": "torch.export", "safetensors": "torch"}
-THRESHOLD, BATCH = 0.5, 256
-"""What a network is compacted at where `blockout compact` has not been asked."""
 
 
 def run(arguments: list[str]) -> int:
     values = _parser().parse_args(arguments)
     if values.out is not None and values.out.suffix.lower() != f".{values.format}":
         refuse("blockout export", f"--out must end in .{values.format}, got {values.out}")
-    trained = _compact(values) if values.compact else load_run(values.folder, _weights(values))[0]
+    opened = open_run(values.folder)
+    trained = _compact(opened, values) if values.compact else opened.network(_weights(values))
     from blockout.export import BATCHES, TOLERANCE, export
 
     name = "model-compact" if values.compact else "model"
@@ -43,37 +42,52 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _compact(values: argparse.Namespace) -> "TrainedModel":
+def _compact(run: "Run", values: argparse.Namespace) -> "TrainedModel":
     """What `blockout compact` left in the run folder, or else what it would make by default."""
-    trained, _ = load_run(values.folder, _weights(values))
-    from blockout.training import compaction
+    from blockout.runs import folder as files
+    from blockout.training.compaction import BATCH_SIZE, USUAL, compact_classifier
 
-    if (values.folder / compaction.ABOUT).exists():
+    if (values.folder / files.COMPACT_MODEL).exists():
         if values.weights:
-            refuse("blockout export", f"the compact network in {values.folder} has weights of its "
-                   "own; leave out --weights, or say it to blockout compact")  # fmt: skip
-        with damaged(values.folder / compaction.ABOUT):
-            return compaction.load_compact(values.folder)
-    print(f"compacting at a threshold of {THRESHOLD}; `blockout compact` can choose another")
-    return replace(trained, model=compaction.compact_classifier(trained.model, THRESHOLD, BATCH))
+            refuse(
+                "blockout export",
+                f"the compact network in {values.folder} has weights of its own; leave out "
+                "--weights, or say it to blockout compact",
+            )
+        return run.network("compact")
+    print(f"compacting at a threshold of {USUAL:g}; `blockout compact` can choose another")
+    trained = run.network(_weights(values))
+    return replace(trained, model=compact_classifier(trained.model, USUAL, BATCH_SIZE))
 
 
 def _weights(values: argparse.Namespace) -> str:
     return values.weights or "final"
 
 
-# fmt: off
 def _parser() -> Parser:
     parser = Parser("export", DESCRIPTION)
     add = parser.add_argument
     add("folder", type=Path, metavar="RUN", help="folder of a finished run")
-    add("--format", required=True, choices=FORMATS,
-        help="onnx (needs 'blockout[export]'), pt2 (torch.export) or safetensors")
-    add("--compact", action="store_true",
-        help="the smaller network that `blockout compact RUN` made, or makes by default")
-    add("--weights", choices=["final", "best"],
-        help="the last, or the best on the hold-out (default: final)")
-    add("--out", type=Path, metavar="FILE",
-        help="where to write (default: RUN/model.FORMAT or RUN/model-compact.FORMAT)")
+    add(
+        "--format",
+        required=True,
+        choices=FORMATS,
+        help="onnx (needs 'blockout[export]'), pt2 (torch.export) or safetensors",
+    )
+    add(
+        "--compact",
+        action="store_true",
+        help="the smaller network that `blockout compact RUN` made, or makes by default",
+    )
+    add(
+        "--weights",
+        choices=["final", "best"],
+        help="the last, or the best on the hold-out (default: final)",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: RUN/model.FORMAT or RUN/model-compact.FORMAT)",
+    )
     return parser
-# fmt: on

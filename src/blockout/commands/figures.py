@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.runs import damaged, named_once
-from blockout.flags import Parser
+from blockout.commands.flags import Parser
+from blockout.commands.runs import named_once, open_run, require_training
 
 if TYPE_CHECKING:
-    from blockout.figures import Entry
-    from blockout.report.view import RunView
+    from blockout.runs.run import Run
+    from blockout.show.figures import Entry
 
 DESCRIPTION = """Draws the figures of the paper from runs, for a paper: Figs. 5 and 9-11 from runs
 with Blockout that learn P, Fig. 8 from any runs, and the diagrams of Figs. 1-4, 6 and 7 from the
@@ -22,13 +22,10 @@ NUMBERS = range(1, 12)
 
 def run(arguments: list[str]) -> int:
     values = _parser().parse_args(arguments)
-    from blockout.figures import CATALOGUE, CannotDraw
-    from blockout.report.view import RunView
+    runs = [open_run(folder) for folder in named_once(values.runs)]
+    require_training()
+    from blockout.show.figures import CATALOGUE, CannotDraw
 
-    runs = []
-    for folder in named_once(values.runs):
-        with damaged(folder):
-            runs.append(RunView.load(folder))
     _require_classes(runs, values.classes)
     _make(values.out)
     numbers = sorted(set(values.only or NUMBERS))
@@ -45,21 +42,35 @@ def run(arguments: list[str]) -> int:
     return 1 if values.only and drawn < len(numbers) else 0
 
 
-# fmt: off
 def _parser() -> Parser:
     parser = Parser("figures", DESCRIPTION)
     add = parser.add_argument
     add("runs", type=Path, nargs="*", metavar="RUN", help="folders of runs, finished or training")
-    add("--out", type=Path, required=True, metavar="DIR",
-        help="folder for the files; made if missing")
-    add("--only", type=_number, nargs="+", metavar="N",
-        help="these figures only (default: 1 to 11)")
-    add("--format", nargs="+", default=["png", "svg"], choices=["png", "svg"],
-        help="kinds of files (default: png svg)")
-    add("--classes", nargs="+", default=[], metavar="CLASS",
-        help="classes to number in Figs. 10 and 11 (default: some that tell something)")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for the files; made if missing",
+    )
+    add(
+        "--only", type=_number, nargs="+", metavar="N", help="these figures only (default: 1 to 11)"
+    )
+    add(
+        "--format",
+        nargs="+",
+        default=["png", "svg"],
+        choices=["png", "svg"],
+        help="kinds of files (default: png svg)",
+    )
+    add(
+        "--classes",
+        nargs="+",
+        default=[],
+        metavar="CLASS",
+        help="classes to number in Figs. 10 and 11 (default: some that tell something)",
+    )
     return parser
-# fmt: on
 
 
 def _number(text: str) -> int:
@@ -68,8 +79,8 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _require_classes(runs: Sequence["RunView"], names: Sequence[str]) -> None:
-    from blockout.flags import nearest
+def _require_classes(runs: Sequence["Run"], names: Sequence[str]) -> None:
+    from blockout.commands.flags import nearest
 
     known = [name for run in runs for name in run.classes]
     for name in names:
@@ -86,10 +97,10 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-def _write(entry: "Entry", runs: Sequence["RunView"], values: argparse.Namespace) -> list[str]:
+def _write(entry: "Entry", runs: Sequence["Run"], values: argparse.Namespace) -> list[str]:
     """Both files of a figure, or neither where it cannot be drawn; returns their names."""
-    from blockout.figures import encoded
-    from blockout.training.files import RunError, write_atomically
+    from blockout.runs.folder import RunError, write_atomically
+    from blockout.show.figures import encoded
 
     figure = entry.draw(runs, values.classes)
     names = []

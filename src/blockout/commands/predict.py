@@ -5,28 +5,36 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.runs import load_run, require_training
-from blockout.flags import Parser, at_least
+from blockout.commands.flags import Parser, at_least
+from blockout.commands.runs import open_run, require_training
 
 if TYPE_CHECKING:
     from blockout.export import ExportedModel
-    from blockout.training import TrainedModel
+    from blockout.runs import TrainedModel
 
 
 def run(arguments: list[str]) -> int:
     parser = Parser("predict", "What a finished run sees in images, or in folders of images.")
-    parser.add_argument("folder", type=Path, metavar="RUN",
-                        help="finished run, or a file of `blockout export`")  # fmt: skip
-    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE",
-                        help="image files, and folders of them")  # fmt: skip
-    parser.add_argument("--top", type=at_least(1), default=5, metavar="N",
-                        help="how many classes to name (default: 5)")  # fmt: skip
-    parser.add_argument("--compact", action="store_true",
-                        help="with the network that `blockout compact RUN` made")  # fmt: skip
+    parser.add_argument(
+        "folder", type=Path, metavar="RUN", help="finished run, or a file of `blockout export`"
+    )
+    parser.add_argument(
+        "images", type=Path, nargs="+", metavar="IMAGE", help="image files, and folders of them"
+    )
+    parser.add_argument(
+        "--top",
+        type=at_least(1),
+        default=5,
+        metavar="N",
+        help="how many classes to name (default: 5)",
+    )
+    parser.add_argument(
+        "--compact", action="store_true", help="with the network that `blockout compact RUN` made"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each image")
     values = parser.parse_args(arguments)
     trained = _load(values.folder, values.compact)
-    from blockout.prediction import find_images, predict
+    from blockout.commands.prediction import find_images, predict
 
     for found in predict(trained, find_images(values.images), values.top):
         if values.json:
@@ -43,4 +51,4 @@ def _load(path: Path, compact: bool) -> "TrainedModel | ExportedModel":
 
     if path.is_file() or (not path.exists() and path.suffix[1:].lower() in FORMATS):
         return load_exported(path)
-    return load_run(path, "compact" if compact else "final")[0]
+    return open_run(path).network("compact" if compact else "final")

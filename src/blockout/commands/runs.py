@@ -1,40 +1,29 @@
-"""What commands about a run have in common: loading it, and saying what is wrong with it."""
+"""What commands about runs share: opening them, and failing in one line."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blockout.training import TrainConfig, TrainedModel
+    from blockout.data import ImageData
+    from blockout.runs import Run
 
 
-def load_run(folder: Path, weights: str = "final") -> tuple["TrainedModel", "TrainConfig"]:
-    """The model and the config of a finished run; what is missing or damaged is named.
-
-    ``weights`` are "final", "best", or "compact": the network that `blockout compact` made.
-    """
+def open_run(folder: Path) -> "Run":
+    """The run in a folder; what is missing or damaged is named."""
     require_training()
-    from blockout.training import RunError, TrainConfig, files, load_trained
-    from blockout.training.compaction import ABOUT, load_compact
+    from blockout.runs import Run
 
-    if folder.is_dir() and not (folder / files.CONFIG).exists():
-        raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
-    if (folder / files.RESULT).exists() and not (folder / files.MODEL).exists():
-        raise RunError(
-            f"the run in {folder} has no {files.MODEL}: it was trained from Python with a model of "
-            f"its own; build that model there and load {files.FINAL} into it"
-        )
-    with damaged(folder / (ABOUT if weights == "compact" else files.MODEL)):
-        if weights == "compact":
-            trained = load_compact(folder)
-        else:
-            trained = load_trained(folder, weights=f"{weights}.safetensors")
-        names, outputs = len(trained.classes), trained.model.describe()["head"]["classes"]
-        if names != outputs:
-            raise KeyError(f"{names} classes are named and {outputs} predicted")
-    with damaged(folder / files.CONFIG):
-        return trained, TrainConfig.from_flat(files.read_json(folder / files.CONFIG))
+    return Run.open(folder)
+
+
+def images_of(run: "Run", *, quiet: bool = False) -> "ImageData":
+    """The images of a run, with a note where they have changed since it was trained."""
+    found = run.images()
+    if run.has_changed(found) and not quiet:
+        print("note: the images have changed since this run; its splits are no longer the same")
+    return found
 
 
 def named_once(folders: Sequence[Path]) -> list[Path]:
@@ -54,22 +43,13 @@ def one_line(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def require_training() -> None:
+def require_training(*packages: str) -> None:
+    """Says what to do where a package that training needs is missing or broken."""
     try:
-        import blockout.training  # noqa: F401
+        for name in (*packages, "blockout.training"):
+            importlib.import_module(name)
     except Exception as error:  # foreign packages that do not fit each other fail in many ways
         raise ImportError(
             f"a package that this needs is missing or broken ({one_line(error)}); "
             "`blockout doctor` says what is in the way"
         ) from error
-
-
-@contextmanager
-def damaged(path: Path) -> Iterator[None]:
-    """Says of a JSON file that it is not what we wrote, wherever that comes to light."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        from blockout.training import RunError
-
-        raise RunError(f"{path} is damaged ({type(error).__name__}: {error})") from error

@@ -6,72 +6,94 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockout.flags import Parser, at_least, refuse
+from blockout.commands.flags import Parser, at_least, between, refuse
+from blockout.commands.runs import open_run
+from blockout.files import write_text
 from blockout.structure import Structure
-from blockout.structure_sources import read_taxonomy, write_in_one_step
+from blockout.structure.sources import read_taxonomy
 
 if TYPE_CHECKING:
-    from blockout.analysis import Consistency
+    from blockout.structure.groups import Consistency
 
-DESCRIPTION = """Which classes belong together in a trained network, which branches they use, what
-they share, and how much of the network is left at a threshold. With --nearest or --against, the
-answer to that question alone."""
+DESCRIPTION = """Shows which classes a trained network groups together, which clusters they use,
+what they share, and how many connections are left at a threshold. With --nearest or --against it
+answers only that question."""
 
 
 def run(arguments: list[str]) -> int:
     values = _parser().parse_args(arguments)
     asks = values.nearest is not None or values.against is not None
     if asks and values.format not in ("text", "json"):
-        refuse("blockout structure", f"--nearest and --against are no part of a {values.format} "
-               "diagram; say --format text or json")  # fmt: skip
+        refuse(
+            "blockout structure",
+            f"--nearest and --against are no part of a {values.format} "
+            "diagram; say --format text or json",
+        )
     structure = _structure(values)
     text = _text(structure, values) if values.format == "text" else _document(structure, values)
     if values.out is None:
         print(text, end="" if text.endswith("\n") else "\n")
     else:
-        write_in_one_step(values.out, text.rstrip("\n") + "\n")
+        write_text(values.out, text.rstrip("\n") + "\n")
         print(f"written to {values.out}")
     return 0
 
 
-# fmt: off
 def _parser() -> Parser:
     parser = Parser("structure", DESCRIPTION)
     add = parser.add_argument
-    add("source", type=Path, metavar="RUN",
-        help="folder of a finished run, or a file written with --format json")
-    add("--threshold", type=_share, metavar="T",
-        help="a node belongs to a cluster where P >= T (default: 0.5, or the file's own)")
-    add("--groups", type=at_least(1), metavar="N",
+    add(
+        "source",
+        type=Path,
+        metavar="RUN",
+        help="folder of a finished run, or a file written with --format json",
+    )
+    add(
+        "--threshold",
+        type=between(0, 1),
+        metavar="T",
+        help="a node belongs to a cluster where P >= T (default: 0.5, or the file's own)",
+    )
+    add(
+        "--groups",
+        type=at_least(1),
+        metavar="N",
         help="form N groups of classes (default: as many as are known from the data or from "
-        "--taxonomy; without known groups, the number that separates best)")
-    add("--taxonomy", type=Path, metavar="CSV",
-        help="compare with known groups: lines of class,group (default: the data's own)")
+        "--taxonomy; without known groups, the number that separates best)",
+    )
+    add(
+        "--taxonomy",
+        type=Path,
+        metavar="CSV",
+        help="compare with known groups: lines of class,group (default: the data's own)",
+    )
     add("--nearest", metavar="CLASS", help="the classes most like this one")
-    add("--top", type=at_least(1), default=5, metavar="N",
-        help="how many classes --nearest names (default: 5)")
-    add("--against", type=Path, metavar="RUN",
-        help="another run on the same classes: are the same ones put together?")
-    add("--format", default="text", choices=["text", "json", "dot", "mermaid"],
+    add(
+        "--top",
+        type=at_least(1),
+        default=5,
+        metavar="N",
+        help="how many classes --nearest names (default: 5)",
+    )
+    add(
+        "--against",
+        type=Path,
+        metavar="RUN",
+        help="another run on the same classes: are the same ones put together?",
+    )
+    add(
+        "--format",
+        default="text",
+        choices=["text", "json", "dot", "mermaid"],
         help="a description, all facts as JSON, or the network as a diagram for Graphviz or "
-        "Mermaid (default: text)")
+        "Mermaid (default: text)",
+    )
     add("--out", type=Path, metavar="FILE", help="write to a file instead of printing")
     return parser
-# fmt: on
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, got {text}")
-    return value
 
 
 def _structure(values: argparse.Namespace) -> Structure:
-    structure = Structure.load(values.source)
+    structure = _load(values.source)
     if values.groups is not None and values.groups > len(structure.classes):
         raise ValueError(
             f"--groups must be at most the number of classes, {len(structure.classes)}, "
@@ -84,8 +106,17 @@ def _structure(values: argparse.Namespace) -> Structure:
     return dataclasses.replace(structure, **given)
 
 
+def _load(source: Path) -> Structure:
+    """Of a run folder, or of a file that ``--format json`` has written."""
+    if not source.exists():
+        raise FileNotFoundError(
+            f"there is no run folder or structure file {source}; `blockout train` makes a run"
+        )
+    return open_run(source).require_structure() if source.is_dir() else Structure.load(source)
+
+
 def _against(structure: Structure, values: argparse.Namespace) -> "Consistency | None":
-    return None if values.against is None else structure.compare(Structure.load(values.against))
+    return None if values.against is None else structure.compare(_load(values.against))
 
 
 def _text(structure: Structure, values: argparse.Namespace) -> str:

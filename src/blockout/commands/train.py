@@ -1,33 +1,41 @@
 """``blockout train``."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from blockout.commands.flags import refuse, train_flags
 from blockout.commands.report import write_report
-from blockout.commands.runs import damaged, one_line, require_training
-from blockout.flags import refuse, train_flags
+from blockout.commands.runs import one_line, require_training
+
+if TYPE_CHECKING:
+    from blockout.runs import Run
 
 
 def run(arguments: list[str]) -> int:
-    require_training()
+    require_training("lightning.fabric")
     from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-    from blockout.training import TrainConfig, files, train
+    from blockout.runs import Run, TrainConfig, load_images
+    from blockout.runs import folder as files
+    from blockout.training import train
 
     values = train_flags(arguments)
     try:
         config = TrainConfig.from_flat(values)
     except ValueError as error:
         refuse("blockout train", str(error))
-    finished = (config.folder / files.RESULT).exists() and not config.run.restart
+    images = load_images(config)
+    config = config.for_images(images)
+    result = config.folder_for(images) / files.RESULT
+    finished = result.exists() and not config.run.restart
     draw = Drawing()
-    folder = train(config, after_save=draw)
+    folder = train(config, data=images, after_save=draw)
     if getattr(rank_zero_only, "rank", 0) == 0:
         if finished:
             print(f"this run is finished already; --restart begins anew. It is in {folder}")
         if not finished or not (folder / files.REPORT).exists():
             draw(folder)
-        with damaged(folder / files.RESULT):
-            _summarise(folder)
+        _summarise(Run.open(folder))
     return 0
 
 
@@ -38,7 +46,7 @@ class Drawing:
         self.complained = False
 
     def __call__(self, folder: Path) -> None:
-        from blockout.training import files
+        from blockout.runs import folder as files
 
         try:
             write_report([folder], folder / files.REPORT)
@@ -48,23 +56,27 @@ class Drawing:
             self.complained = True
 
 
-def _summarise(folder: Path) -> None:
+def _summarise(run: "Run") -> None:
     """Where everything is, how good it is, and how its groups of classes compare with the truth."""
-    from blockout.training import files
+    from blockout.runs import folder as files
 
-    result = files.read_json(folder / files.RESULT)
-    test = result["test"]
-    print(f"test accuracy {test['accuracy']:.2f} % (first five: {test['top5']:.2f} %)"
-          f" after {result['steps']} steps in {result['seconds'] / 60:.1f} minutes")  # fmt: skip
-    if groups := result["groups"]:
-        print(f"learned class memberships in {groups['count']} groups against the true groups: "
-              f"adjusted Rand {groups['adjusted_rand']:.2f}, normalised mutual information "
-              f"{groups['nmi']:.2f}, "
-              f"p = {groups['p_value']:.3g} by permutation")  # fmt: skip
-        if groups.get("auc") is not None:
-            print(f"two classes of one true group are more alike than two of different ones with "
-                  f"probability {groups['auc']:.2f} (chance 0.5), p = {groups['auc_p_value']:.3g}"
-                  )  # fmt: skip
+    result, folder = run.result, run.folder
+    assert result is not None
+    print(
+        f"test accuracy {result.test.accuracy:.2f} % (first five: {result.test.top5:.2f} %)"
+        f" after {result.steps} steps in {result.seconds / 60:.1f} minutes"
+    )
+    if groups := result.groups:
+        print(
+            f"learned class memberships in {groups.count} groups against the true groups: "
+            f"adjusted Rand {groups.adjusted_rand:.2f}, normalised mutual information "
+            f"{groups.nmi:.2f}, p = {groups.p_value:.3g} by permutation"
+        )
+        if groups.auc is not None:
+            print(
+                f"two classes of one true group are more alike than two of different ones with "
+                f"probability {groups.auc:.2f} (chance 0.5), p = {groups.auc_p_value:.3g}"
+            )
     print(f"everything is in {folder}:")
     for names, what in (
         ((files.REPORT,), "all of it as a page to explore: open it in a browser"),

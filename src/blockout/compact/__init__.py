@@ -1,14 +1,14 @@
-"""The hierarchy made physical: only connected nodes, in dense blocks, without the dead."""
+"""The compact network: dense blocks that hold only the connections between living nodes."""
 
-from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
+from blockout.compact.blocks import DenseBlocks, SparseConv2d, SparseLinear
 from blockout.compact.cover import Costs
 from blockout.compact.description import describe_layers, rebuild_layers
 from blockout.compact.network import connected_weights, multiply_adds, notes, to_branches
 from blockout.compact.timing import in_turns
 
 __all__ = [
-    "Branches",
     "Costs",
+    "DenseBlocks",
     "SparseConv2d",
     "SparseLinear",
     "connected_weights",

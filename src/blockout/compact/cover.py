@@ -1,4 +1,4 @@
-"""Which dense blocks hold all connections: nodes by code, merged where that is faster."""
+"""Chooses dense blocks that hold all connections: one per code, merged where that is faster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ from torch import Tensor
 Seconds = TypeVar("Seconds", float, Tensor)
 
 MOST_GROUPS = 64
-"""Codes that start as a block of their own: all there are for six clusters; rarer ones join one."""
+"""Codes that start as a block of their own: all codes of six clusters. Rarer codes join one."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """How large a layer's work is, beside its number of nodes."""
+    """The amount of work per pair of nodes."""
 
     positions: int
-    """Examples, times height and width in a convolution."""
+    """Examples, times the height and width of a convolution's output."""
     features_per_node: int = 1
     kernel: int = 1
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds that a layer is estimated to take: what decides where nothing is measured.
+    """Estimated seconds per operation, used where nothing is measured.
 
-    A product is one call, then the arithmetic or the reading of the weights, whichever is longer.
-    Nodes that do not lie where they are needed are copied. The defaults are two cores of a 2023
-    server; only their ratios matter. ``Costs(call=0, value=0)`` asks for exactly the connections.
+    A product costs one call plus arithmetic or the reading of weights, whichever takes longer.
+    Nodes that are not contiguous must be copied. The defaults describe two cores of a 2023 server;
+    only their ratios matter. ``Costs(call=0, value=0)`` gives blocks without zeros.
     """
 
     call: float = 8e-6
-    """One operation, whatever its size."""
+    """The overhead of one operation, whatever its size."""
     multiply_add: float = 1.5e-11
     weight: float = 2e-10
     """Reading one weight from memory."""
@@ -51,23 +51,23 @@ class Costs:
 
 @dataclass(frozen=True)
 class Block:
-    """Some outputs and the inputs that they read, as positions in the order given."""
+    """Some outputs and the inputs that they read, as positions in the given order."""
 
     rows: Int[Tensor, " rows"]
     columns: Int[Tensor, " columns"]
     cluster: int | None = None
-    """Only connections whose first shared cluster this is; all of them if None."""
+    """Holds only connections whose first shared cluster this is; None holds all of them."""
 
     @property
     def start(self) -> int | None:
-        """Where the columns begin if they lie side by side; None if they have to be gathered."""
+        """The first column if the columns are contiguous; None if they must be gathered."""
         first, last = int(self.columns[0]), int(self.columns[-1])
         return first if last - first + 1 == len(self.columns) else None
 
 
 @dataclass(frozen=True)
 class Cover:
-    """Blocks that together hold every connection once, and the seconds they should take."""
+    """Blocks that together hold each connection once, and the seconds they should take."""
 
     blocks: tuple[Block, ...]
     seconds: float
@@ -81,9 +81,9 @@ def covers(
 ) -> list[Cover]:
     """A few covers worth trying, the one that should be fastest first.
 
-    They lie on the way from one block a code to one block for all, where each step joins the two
-    blocks that save most. Every row must read something; it lies in one block of each cover, and
-    that block has all columns that share a cluster with it. Those that do not are zeros in it.
+    Starting from one block per code, each step merges the two blocks that save the most time, until
+    one block is left. Every row must read something. It lies in exactly one block of a cover, which
+    has all columns that share a cluster with it; for other columns the block holds zeros.
 
     >>> codes = torch.tensor([[1, 0], [0, 1], [1, 0]], dtype=torch.bool)
     >>> exact = covers(codes, codes, Work(positions=1), Costs(call=0, value=0))[0]
@@ -113,10 +113,10 @@ def cover_by_cluster(
     work: Work,
     costs: Costs,
 ) -> Cover | None:
-    """A block for every cluster, whose sums make the outputs; None if no row is in two of them.
+    """One block per cluster; outputs are sums over blocks. None if no row is in two blocks.
 
-    Two nodes that share several clusters are connected in the first of these; in the blocks of the
-    others a zero stands in that place. Few, large blocks where most nodes have a code of their own.
+    Two nodes that share several clusters are connected in the first of them; other blocks hold a
+    zero there. This gives few, large blocks where most nodes have a code of their own.
 
     >>> codes = torch.tensor([[1, 0], [1, 1], [0, 1]], dtype=torch.bool)
     >>> cover = cover_by_cluster(codes, codes, Work(positions=1), Costs())
@@ -142,13 +142,13 @@ def first_shared(
     codes_in: Bool[Tensor, "columns clusters"],
     cluster: int,
 ) -> Bool[Tensor, "rows columns"]:
-    """Which rows and columns share this cluster, and none before it."""
+    """Which rows and columns share this cluster and no earlier one."""
     shared = codes_out[:, : cluster + 1].float() @ codes_in[:, : cluster + 1].float().T > 0
     return shared & ~(codes_out[:, :cluster].float() @ codes_in[:, :cluster].float().T > 0)
 
 
 def chain_order(codes: Bool[Tensor, "nodes clusters"]) -> Int[Tensor, " nodes"]:
-    """Nodes by code, each code followed by the one it shares most with, so that branches touch.
+    """Nodes sorted by code, each code followed by the most similar one, so that blocks touch.
 
     >>> codes = torch.tensor([[1, 0], [0, 1], [1, 1], [1, 0]], dtype=torch.bool)
     >>> chain_order(codes)
@@ -170,7 +170,7 @@ def chain_order(codes: Bool[Tensor, "nodes clusters"]) -> Int[Tensor, " nodes"]:
 
 
 class _Inputs:
-    """The columns in their order, by code, and what a block that reads some of them costs."""
+    """The columns by code, and what a block that reads some of them costs."""
 
     def __init__(self, codes: Bool[Tensor, "columns clusters"], work: Work, costs: Costs) -> None:
         self.codes, self.work, self.costs = codes, work, costs
@@ -184,7 +184,7 @@ class _Inputs:
     def seconds(
         self, codes: Float[Tensor, "n clusters"], rows: Float[Tensor, " n"]
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Of blocks whose rows together have these codes: inputs gathered, and as one run."""
+        """Of blocks whose rows have these codes: with gathered inputs, and with a range."""
         hit = codes @ self.kinds.double().T > 0
         many = float(len(self.codes))
         first = torch.where(hit, self.first, many).amin(1)
@@ -194,10 +194,10 @@ class _Inputs:
         return gathered, self.costs.product(rows, last - first + 1, self.work)
 
     def columns(self, code: Bool[Tensor, " clusters"], rows: int) -> Int[Tensor, " columns"]:
-        """What a block reads: the columns it needs, or the whole run if that is faster."""
+        """What a block reads: the columns it needs, or the range around them if that is faster."""
         needed = (self.codes & code).any(1).nonzero().flatten()
-        gathered, run = self.seconds(code[None].double(), torch.tensor([float(rows)]))
-        if float(run) < float(gathered):
+        gathered, whole_range = self.seconds(code[None].double(), torch.tensor([float(rows)]))
+        if float(whole_range) < float(gathered):
             return torch.arange(int(needed[0]), int(needed[-1]) + 1)
         return needed
 
@@ -205,15 +205,16 @@ class _Inputs:
 def _mergings(
     codes: Float[Tensor, "kinds clusters"], rows: Float[Tensor, " kinds"], inputs: _Inputs
 ) -> Iterator[tuple[Int[Tensor, " kinds"], float]]:
-    """The group of every code, and the seconds of all, from the finest grouping to a single one."""
+    """The group of each code and the total seconds, from the finest grouping to a single group."""
 
     def price(codes: Tensor, rows: Tensor) -> Tensor:
         return torch.minimum(*inputs.seconds(codes, rows))
 
     label, codes, rows = _with_rare_codes_joined(codes, rows, price)
     own = price(codes, rows)
-    gain = torch.stack([own + own[i] - price(codes.maximum(codes[i]), rows + rows[i])
-                        for i in range(len(codes))])  # fmt: skip
+    gain = torch.stack(
+        [own + own[i] - price(codes.maximum(codes[i]), rows + rows[i]) for i in range(len(codes))]
+    )
     gain.fill_diagonal_(-torch.inf)
     yield label.clone(), float(own.sum())
     for _ in range(len(codes) - 1):
@@ -230,7 +231,7 @@ def _mergings(
 
 
 def _with_rare_codes_joined(codes: Tensor, rows: Tensor, price) -> tuple[Tensor, Tensor, Tensor]:
-    """At most MOST_GROUPS groups: every rarer code goes where it costs least."""
+    """At most MOST_GROUPS groups: each rarer code joins the group where it costs least."""
     order = rows.argsort(descending=True, stable=True)
     kept, rare = order[:MOST_GROUPS], order[MOST_GROUPS:]
     label = torch.empty(len(codes), dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Compact layers as JSON: a network is rebuilt from it without pickle, then its weights load."""
+"""Describes compact layers in JSON, so that a network can be rebuilt without pickle."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,16 +6,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
+from blockout.compact.blocks import DenseBlocks, SparseConv2d, SparseLinear
+from blockout.graph.plain import GEOMETRY, geometry
 
 LINEAR = {"Linear": nn.Linear, "SparseLinear": SparseLinear}
 CONV = {"Conv2d": nn.Conv2d, "SparseConv2d": SparseConv2d}
 NORM = {"BatchNorm1d": nn.BatchNorm1d, "BatchNorm2d": nn.BatchNorm2d}
-GEOMETRY = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+DENSE_BLOCKS = ("DenseBlocks", "Branches")
+"""The second is what earlier files call them."""
 
 
 def describe_layers(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Kind and size of every linear layer, convolution, batch normalisation and ``Branches``.
+    """Kind and size of each linear layer, convolution, batch normalisation and ``DenseBlocks``.
 
     >>> describe_layers(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
     {'0': {'kind': 'Linear', 'inputs': 4, 'outputs': 2, 'bias': True}}
@@ -29,7 +31,7 @@ def describe_layers(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def rebuild_layers(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Puts layers as described in place of those of the same names, as yet without their weights.
+    """Replaces the named layers by layers as described; their weights are loaded afterwards.
 
     >>> net = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
     >>> rebuild_layers(net, {'0': {'kind': 'Linear', 'inputs': 3, 'outputs': 2, 'bias': False}})
@@ -44,7 +46,7 @@ def rebuild_layers(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) ->
 
 def _described(module: nn.Module) -> dict[str, Any] | None:
     kind = type(module).__name__
-    if isinstance(module, Branches):
+    if isinstance(module, DenseBlocks):
         return {
             "kind": kind,
             "blocks": [_described(block) for block in module.blocks],
@@ -60,38 +62,38 @@ def _described(module: nn.Module) -> dict[str, Any] | None:
         return None
     outputs, inputs = module.weight.shape[:2]
     sizes = {"inputs": inputs, "outputs": outputs, "bias": module.bias is not None}
-    geometry = {g: getattr(module, g) for g in GEOMETRY} if kind in CONV else {}
+    about = geometry(module) if isinstance(module, nn.Conv2d) else {}
     note = {"note": module.note} if getattr(module, "note", "") else {}
-    return {"kind": kind, **sizes, **geometry, **note}
+    return {"kind": kind, **sizes, **about, **note}
 
 
 def _built(described: Mapping[str, Any]) -> nn.Module:
     kind = described["kind"]
     if kind in NORM:
         return NORM[kind](described["nodes"], described["eps"], described["momentum"])
-    if kind == "Branches":
-        return _built_branches(described)
+    if kind in DENSE_BLOCKS:
+        return _built_blocks(described)
     inputs, outputs, bias = described["inputs"], described["outputs"], described["bias"]
     if kind in LINEAR:
         layer = LINEAR[kind](inputs, outputs, bias)
     elif kind in CONV:
-        geometry = {g: described[g] for g in GEOMETRY}
-        geometry = {g: tuple(v) if isinstance(v, list) else v for g, v in geometry.items()}
-        layer = CONV[kind](inputs, outputs, **geometry, bias=bias)
+        about = {g: described[g] for g in GEOMETRY}
+        about = {g: tuple(v) if isinstance(v, list) else v for g, v in about.items()}
+        layer = CONV[kind](inputs, outputs, **about, bias=bias)
     else:
-        raise ValueError(f"{kind!r} is no layer of a compact network")
+        raise ValueError(f"{kind!r} is not a layer of a compact network")
     setattr(layer, "note", described.get("note", ""))  # noqa: B010
     return layer
 
 
-def _built_branches(described: Mapping[str, Any]) -> Branches:
+def _built_blocks(described: Mapping[str, Any]) -> DenseBlocks:
     blocks: list[Any] = [_built(block) for block in described["blocks"]]
     columns = [
         torch.zeros(block.weight.shape[1], dtype=torch.long) if start is None else start
         for block, start in zip(blocks, described["starts"], strict=True)
     ]
     order = described["order"]
-    return Branches(
+    return DenseBlocks(
         blocks,
         columns,
         sums=[torch.zeros(count, dtype=torch.long) for count in described["sums"]],

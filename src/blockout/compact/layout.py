@@ -1,4 +1,4 @@
-"""One layer after the other into blocks, and the network put together from them."""
+"""Lays out one layer after another in dense blocks, and assembles the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from blockout.compact.branches import Branches, SparseConv2d, SparseLinear
+from blockout.compact.blocks import DenseBlocks, SparseConv2d, SparseLinear
 from blockout.compact.cover import Block, Costs, Work, chain_order, cover_by_cluster, covers
-from blockout.compact.joints import Joint
-from blockout.compact.survivors import Layer, Survivors
+from blockout.compact.survivors import MaskedLayer, Survivors
 from blockout.compact.timing import in_turns
 from blockout.convert import replace_layer
+from blockout.graph import Joint, geometry
 
 WORTHWHILE = 0.8
-"""Blocks must take at most this share of the dense layer's time here, so that they are not slower
-in other runtimes, where copies cost more."""
+"""Blocks must take at most this share of the dense layer's time. The margin keeps them from being
+slower in other runtimes, where copies cost more."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class _Candidate:
 
     module: nn.Module
     rows: Int[Tensor, " rows"]
-    """The nodes in the order in which the module gives them."""
+    """The nodes in the module's output order."""
     blocks: int
     seconds: float
 
 
 class Plan:
-    """Lays out one layer after the other, producers first, and puts the results in place."""
+    """Lays out one layer after another, producers first, and replaces the old layers."""
 
     def __init__(
         self,
         net: nn.Module,
-        layers: dict[str, Layer],
+        layers: dict[str, MaskedLayer],
         joints: list[Joint],
         sizes: dict[str, tuple[int, ...]],
         measure: bool,
@@ -65,7 +65,7 @@ class Plan:
         return result
 
     def _lay_out(self, name: str) -> None:
-        """Decides on the blocks of a Blockout layer, after whoever makes its inputs."""
+        """Chooses the blocks of a Blockout layer, after those of its producer."""
         if name in self.made:
             return
         producer = self.survivors.producer_of.get(name)
@@ -73,7 +73,7 @@ class Plan:
             self._lay_out(producer)
         layer = self.layers[name]
         columns = self._inputs(name)
-        rows = self.survivors.outputs(name).nonzero().flatten()
+        rows = self.survivors.outputs(name)
         free = name in self.survivors.alive
         if free:
             rows = rows[chain_order(layer.codes_out[rows])]
@@ -84,12 +84,12 @@ class Plan:
 
     def _inputs(self, name: str) -> Int[Tensor, " nodes"]:
         """A layer's input nodes in the order in which they arrive."""
-        alive = self.survivors.inputs(name).nonzero().flatten()
+        kept = self.survivors.inputs(name)
         producer = self.survivors.producer_of.get(name)
         if producer is None:
-            return alive
-        if producer not in self.order:  # a plain layer: it gives its nodes as we like
-            self.order[producer] = alive[chain_order(self.layers[name].codes_in[alive])]
+            return kept
+        if producer not in self.order:  # a plain layer, whose nodes can take any order
+            self.order[producer] = kept[chain_order(self.layers[name].codes_in[kept])]
         return self.order[producer]
 
     def _arriving(self, name: str, nodes: int) -> tuple[int, ...]:
@@ -98,9 +98,9 @@ class Plan:
         return tuple(size)
 
     def _choose(
-        self, choices: list[_Candidate], layer: Layer, size: tuple[int, ...]
+        self, choices: list[_Candidate], layer: MaskedLayer, size: tuple[int, ...]
     ) -> tuple[nn.Module, Tensor]:
-        """The fastest; the dense one, which comes first, unless another is worth the trouble."""
+        """The fastest choice, or the dense one (the first) if no other is clearly faster."""
         seconds = [choice.seconds for choice in choices]
         if self.measure and len(choices) > 1:
             chance = torch.Generator().manual_seed(0)
@@ -112,7 +112,7 @@ class Plan:
         how = f"measured {ratio}" if self.measure else f"estimated {ratio}"
         kept = f"{100 * float(layer.connected().float().mean()):.0f} % of the connections"
         if len(choices) == 1:
-            note = f"dense: the nodes that live are all connected, by {kept}"
+            note = f"dense: all living nodes are connected, {kept} are left"
         elif seconds[fastest] > WORTHWHILE * seconds[0]:
             best, note = choices[0], f"dense: blocks for {kept} would not be worth it; {how}"
         else:
@@ -121,21 +121,26 @@ class Plan:
         return best.module, best.rows
 
     def _plain(self, name: str) -> nn.Module:
-        """A plain neighbour, without the rows and columns of the dead."""
+        """A plain neighbour without the rows and columns of dead nodes."""
         layer = self.layers[name]
         everyone = torch.arange(len(layer.codes_out))
         return _dense(layer, self.order.get(name, everyone), self._inputs(name))
 
 
-def _survival(layer: Layer, rows: Tensor) -> str:
+def _survival(layer: MaskedLayer, rows: Tensor) -> str:
     nodes = len(layer.codes_out)
     return "" if len(rows) == nodes else f"; {len(rows)} of {nodes} outputs live"
 
 
 def _candidates(
-    layer: Layer, rows: Tensor, columns: Tensor, free: bool, size: tuple[int, ...], costs: Costs
+    layer: MaskedLayer,
+    rows: Tensor,
+    columns: Tensor,
+    free: bool,
+    size: tuple[int, ...],
+    costs: Costs,
 ) -> list[_Candidate]:
-    """The layer as one dense block, then, if it falls into parts, as some choices of blocks."""
+    """The layer as one dense block; then, if connections are missing, as several blocks."""
     work = _work(layer, size)
     seconds = costs.product(len(rows), len(columns), work)
     found = [_Candidate(_dense(layer, rows, columns), rows, 1, float(seconds))]
@@ -154,7 +159,7 @@ def _candidates(
         order = None if free or bool((made.diff() > 0).all()) else made.argsort()
         copies = (len(blocks) > 1) + (order is not None)
         seconds = cover.seconds + copies * float(costs.copy(len(rows), work))
-        module = Branches(
+        module = DenseBlocks(
             _modules(layer, blocks, rows, columns),
             [_reads(layer, block) for block in blocks],
             sums=[places.to(layer.plain.weight.device) for places in sums],
@@ -165,10 +170,10 @@ def _candidates(
 
 
 def _put_together(blocks: list[Block], rows: int) -> tuple[list[Tensor], Int[Tensor, " rows"]]:
-    """Where the summands of every row lie among the outputs of all blocks, and the rows' order.
+    """Where the summands of each row lie among the outputs of all blocks, and the order of rows.
 
-    No sums where every row has one summand: then rows come in the order of the blocks. Otherwise
-    those with most summands come first, so that each further summand goes to the first few.
+    There are no sums if every row has one summand; rows then come in the order of the blocks.
+    Otherwise rows with the most summands come first, so that further summands go to the first few.
     """
     made = torch.cat([block.rows for block in blocks])
     if len(made) == rows:
@@ -185,9 +190,9 @@ def _put_together(blocks: list[Block], rows: int) -> tuple[list[Tensor], Int[Ten
 
 
 def _modules(
-    layer: Layer, blocks: list[Block], rows: Tensor, columns: Tensor
+    layer: MaskedLayer, blocks: list[Block], rows: Tensor, columns: Tensor
 ) -> list[nn.Linear | nn.Conv2d]:
-    """A plain layer a block; the bias of an output stands in the first that adds to it."""
+    """One plain layer per block; the first block that adds to an output holds its bias."""
     made, seen = [], torch.zeros(len(rows), dtype=torch.bool)
     for block in blocks:
         module = _dense(layer, rows[block.rows], columns[block.columns], block.cluster)
@@ -198,13 +203,13 @@ def _modules(
     return made
 
 
-def _reads(layer: Layer, block: Block) -> int | Tensor:
+def _reads(layer: MaskedLayer, block: Block) -> int | Tensor:
     if block.start is not None:
         return block.start * layer.per_node
     return layer.features(block.columns).to(layer.plain.weight.device)
 
 
-def _work(layer: Layer, size: tuple[int, ...]) -> Work:
+def _work(layer: MaskedLayer, size: tuple[int, ...]) -> Work:
     if isinstance(layer.plain, nn.Linear):
         return Work(max(1, torch.Size(size[:-1]).numel()), layer.per_node)
     stride = torch.Size(int(s) for s in layer.plain.stride).numel()
@@ -213,9 +218,9 @@ def _work(layer: Layer, size: tuple[int, ...]) -> Work:
 
 
 def _dense(
-    layer: Layer, rows: Tensor, columns: Tensor, cluster: int | None = None
+    layer: MaskedLayer, rows: Tensor, columns: Tensor, cluster: int | None = None
 ) -> nn.Linear | nn.Conv2d:
-    """A plain layer for these nodes; one that keeps its zeros where not all are connected."""
+    """A plain layer for these nodes; it keeps its zeros if not all nodes are connected."""
     plain = layer.plain
     weight, full = layer.part(rows, columns, cluster)
     outputs, inputs = weight.shape[:2]
@@ -224,9 +229,7 @@ def _dense(
         new = kind(inputs, outputs, bias=False, device="meta")
     else:
         kind = nn.Conv2d if full else SparseConv2d
-        names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
-        geometry = {name: getattr(plain, name) for name in names}
-        new = kind(inputs, outputs, **geometry, bias=False, device="meta")
+        new = kind(inputs, outputs, **geometry(plain), bias=False, device="meta")
     new.weight = nn.Parameter(weight, requires_grad=plain.weight.requires_grad)
     bias = layer.bias[rows]
     if plain.bias is not None or bias.any():
@@ -238,7 +241,7 @@ def _dense(
 def _keep_channels(
     norm: nn.modules.batchnorm._BatchNorm, kept: Int[Tensor, " kept"], nodes: int
 ) -> None:
-    """Leaves a batch normalisation the channels of the kept nodes, in this order."""
+    """Cuts a batch normalisation down to the channels of the kept nodes, in this order."""
     each = norm.num_features // nodes
     channels = (kept[:, None] * each + torch.arange(each)).flatten()
     for name, parameter in list(norm.named_parameters()):
@@ -251,7 +254,7 @@ def _keep_channels(
 
 
 def _measured(modules: Sequence[nn.Module], example: Tensor) -> list[float]:
-    """Seconds of the fastest run of each."""
+    """Seconds of the fastest run of each module."""
     runs = [partial(module.eval(), example) for module in modules]
     with torch.inference_mode():
         return [min(times) for times in in_turns(runs, rounds=(5, 300), seconds=0.5)]

@@ -1,20 +1,20 @@
-"""The hierarchy made physical: ``to_branches``, and what it saved."""
+"""``to_branches`` cuts a trained network apart along its clusters; the rest counts what is left."""
 
 import copy
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from blockout.compact.cover import Costs
-from blockout.compact.joints import Joint, find_joints
 from blockout.compact.layout import Plan
-from blockout.compact.survivors import Layer, Survivors, as_layer
+from blockout.compact.survivors import MaskedLayer, Survivors
 from blockout.convert import to_dense
+from blockout.graph import Joint, PlainLayer, find_joints, refuse_weights_read_directly
 from blockout.layers import BlockoutLayer
-from blockout.neighbours import refuse_weights_read_directly
 
 ASSUMED_SIZE = 16
-"""Height and width that a convolution is planned for where no example says otherwise."""
+"""Height and width of a convolution's input if no example is given."""
 
 
 def to_branches(
@@ -28,29 +28,29 @@ def to_branches(
 ) -> nn.Module:
     """A copy made of dense blocks: only nodes that share a cluster at the threshold stay connected.
 
-    In eval mode it computes what the dense network with the weights of Eq. 5 computes when all
-    other weights are zero. Nodes without inputs go, their constant moved into the next bias; nodes
-    that nothing reads go as well, also from the plain layer in front; the rest is reordered so that
-    branches lie side by side. Nodes that meet others on the way (a residual sum, LayerNorm) or
-    leave the model stay where they are. A layer for which blocks are not faster becomes one dense
-    block. ``notes`` says what became of every layer.
+    In eval mode it computes what ``to_dense(model)`` computes with all other weights set to zero.
+    Nodes without inputs are dropped, and their constant moves into the next bias. Unread nodes are
+    dropped too, also from the plain layer in front. The rest is reordered so that blocks read
+    neighbouring nodes. Nodes that meet others on the way (a residual sum, LayerNorm) or leave
+    the model stay in place. A layer that blocks do not make faster becomes one dense block.
+    ``notes`` says what became of each layer.
 
-    Weights can be trained further: connections that are not there stay away in training mode.
+    You can train the result further: in training mode, missing connections stay missing.
 
     Args:
         threshold: a node belongs to a cluster where P >= threshold; 0 keeps every connection.
-        measure: time the alternatives here and now; otherwise ``costs`` alone decide, which gives
+        measure: time the alternatives on this machine. Otherwise ``costs`` decide, which gives
             the same result on every machine.
-        batch_size: examples at a time for which the result shall be fast.
-        example: an input of the model, for the sizes that its convolutions see.
-        costs: what is assumed of a machine.
+        batch_size: the number of examples per batch to optimise for.
+        example: an input of the model; it tells the input sizes of convolutions.
+        costs: the assumed costs of operations, for ``measure=False``.
 
     >>> from blockout import BlockoutLinear, Memberships
     >>> halves = torch.eye(2).repeat_interleave(256, dim=0)
     >>> layer = BlockoutLinear(512, 512, 2, inputs=Memberships.given(halves),
     ...                        outputs=Memberships.given(halves))
     >>> to_branches(layer, measure=False)
-    Branches(
+    DenseBlocks(
       2 blocks hold 50 % of the connections; estimated 1.7 times as fast as dense
       (blocks): ModuleList(
         (0-1): 2 x Linear(in_features=256, out_features=256, bias=True)
@@ -71,9 +71,11 @@ def to_branches(
 
 
 def connected_weights(model: nn.Module, threshold: float) -> int:
-    """Weights of linear layers and convolutions between living nodes that share a cluster.
+    """The weights that a compact network needs in its linear layers and convolutions.
 
-    What a compact network needs; blocks may hold a few more, as zeros, where that is faster.
+    In a Blockout layer these are the weights that ``Structure`` counts as left: between nodes that
+    live and share a cluster. Plain neighbours keep one node if all are dead. Blocks may hold some
+    zeros in addition, where that is faster.
 
     >>> from blockout import BlockoutLinear, Memberships
     >>> halves = Memberships.given(torch.eye(2).repeat_interleave(3, dim=0))
@@ -82,55 +84,41 @@ def connected_weights(model: nn.Module, threshold: float) -> int:
     """
     net = to_dense(model)
     layers = _thresholded(model, net, threshold)
+    blockout = list(layers)
     survivors = Survivors(net, layers, _usable_joints(net, layers))
     total = 0
     for name, module in net.named_modules():
-        if name in layers:
-            living = layers[name].connected(survivors.outputs(name), survivors.inputs(name))
-            nodes_out, nodes_in = len(layers[name].codes_out), len(layers[name].codes_in)
-            a_pair = layers[name].plain.weight.numel() // (nodes_out * nodes_in)
-            total += int(living.sum()) * a_pair
-        elif isinstance(module, nn.Linear | nn.Conv2d):
+        if name in blockout:
+            total += layers[name].weights_left
+        elif name in layers:
+            pairs = len(survivors.outputs(name)) * len(survivors.inputs(name))
+            total += pairs * layers[name].weights_per_pair
+        elif isinstance(module, PlainLayer):
             total += module.weight.numel()
     return total
 
 
 def notes(model: nn.Module) -> dict[str, str]:
-    """What ``to_branches`` made of every Blockout layer and why, by the layer's name."""
+    """What ``to_branches`` made of each Blockout layer and why, by the layer's name."""
     return {name: str(m.note) for name, m in model.named_modules() if getattr(m, "note", "")}
 
 
 def multiply_adds(model: nn.Module, example: Tensor) -> int:
-    """Multiplications that all linear layers and convolutions carry out on an example.
+    """Multiply-adds of all linear layers and convolutions on an example.
 
-    A Blockout layer counts as dense; normalisation and activations are left out.
+    A Blockout layer counts as dense. Normalisation and activations are not counted.
 
     >>> multiply_adds(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), torch.ones(1, 8))
     40
     """
-    total = 0
-
-    def count(layer: nn.Module, _: tuple, output: Tensor) -> None:
-        nonlocal total
-        nodes = output.shape[-1 if output.dim() < 3 or hasattr(layer, "in_features") else -3]
-        total += output.numel() // nodes * layer.get_parameter("weight").numel()
-
-    kinds = (nn.Linear, nn.Conv2d, BlockoutLayer)
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, kinds)]
-    modes = {module: module.training for module in model.modules()}
-    try:
-        with torch.no_grad():
-            model.eval()(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, training in modes.items():
-            module.training = training
-    return total
+    dense = to_dense(model).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        dense(example)
+    return counter.get_total_flops() // 2
 
 
-def _thresholded(model: nn.Module, net: nn.Module, threshold: float) -> dict[str, Layer]:
-    """The Blockout layers by name, as plain layers of ``net`` with masked weights."""
+def _thresholded(model: nn.Module, net: nn.Module, threshold: float) -> dict[str, MaskedLayer]:
+    """The Blockout layers by name: plain layers of ``net`` with masked weights."""
     found = {}
     for name, layer in model.named_modules():
         if isinstance(layer, BlockoutLayer):
@@ -138,18 +126,18 @@ def _thresholded(model: nn.Module, net: nn.Module, threshold: float) -> dict[str
                 m.probabilities.detach().cpu() >= threshold for m in (layer.outputs, layer.inputs)
             ]
             plain = net.get_submodule(name)
-            assert isinstance(plain, nn.Linear | nn.Conv2d)
-            found[name] = as_layer(plain, *codes)
+            assert isinstance(plain, PlainLayer)
+            found[name] = MaskedLayer.of(plain, *codes)
     if not found:
         raise ValueError(
-            f"{type(model).__name__} has no Blockout layers to compact; give to_branches the model "
-            "as it was trained, before to_dense"
+            f"{type(model).__name__} has no Blockout layers to compact; pass the model as it was "
+            "trained, before to_dense"
         )
     return found
 
 
-def _usable_joints(net: nn.Module, layers: dict[str, Layer]) -> list[Joint]:
-    """Joints whose ends agree on what a node is; their plain ends join the layers."""
+def _usable_joints(net: nn.Module, layers: dict[str, MaskedLayer]) -> list[Joint]:
+    """Joints whose ends agree on what a node is; adds their plain ends to ``layers``."""
     usable = []
     for joint in find_joints(net, list(layers)):
         nodes = net.get_submodule(joint.producer).get_parameter("weight").shape[0]
@@ -159,19 +147,19 @@ def _usable_joints(net: nn.Module, layers: dict[str, Layer]) -> list[Joint]:
     for name in {j.producer for j in usable} | set(joined):
         if name not in layers:
             plain = net.get_submodule(name)
-            assert isinstance(plain, nn.Linear | nn.Conv2d)
+            assert isinstance(plain, PlainLayer)
             nodes_out, nodes_in = plain.weight.shape[:2]
             if name in joined:
                 nodes_in = net.get_submodule(joined[name].producer).get_parameter("weight").shape[0]
             everyone = torch.ones(nodes_out + nodes_in, 1, dtype=torch.bool)
-            layers[name] = as_layer(plain, everyone[:nodes_out], everyone[nodes_out:])
+            layers[name] = MaskedLayer.of(plain, everyone[:nodes_out], everyone[nodes_out:])
     return usable
 
 
 def _input_sizes(
     net: nn.Module, names: list[str], batch_size: int, example: Tensor | None
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of the input of every named layer, for a batch of that size."""
+    """The input shape of each named layer, for a batch of this size."""
     sizes: dict[str, tuple[int, ...]] = {}
     for name in names:
         layer = net.get_submodule(name)

@@ -1,8 +1,8 @@
-"""Which nodes of a thresholded network live, and the biases that take over from those that do not.
+"""Which nodes of a thresholded network live, and the biases that replace those that do not.
 
-A node with nothing coming in gives a constant, which moves into the biases behind it; a node that
-nothing reads is not missed. Each may take others with it: constants spread along the forward, what
-is not read against it. One pass of each is enough, since nobody who lives has read the unread.
+A node with nothing coming in gives a constant, which moves into the biases of its readers. A node
+that nothing reads is simply dropped. Constants spread forwards, unread nodes backwards. One pass
+each suffices: no surviving node reads a dropped one.
 """
 
 from dataclasses import dataclass
@@ -12,23 +12,55 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from blockout.compact.cover import first_shared
-from blockout.compact.joints import Joint, constant_arriving
+from blockout.graph import (
+    Joint,
+    PlainLayer,
+    connected_pairs,
+    constant_arriving,
+    without_partner,
+)
 
 
 @dataclass
-class Layer:
-    """A plain layer whose weight holds zeros where nodes are not connected."""
+class MaskedLayer:
+    """A plain layer with the codes of its nodes; its weight is zero where they share no cluster."""
 
-    plain: nn.Linear | nn.Conv2d
+    plain: PlainLayer
     codes_out: Bool[Tensor, "nodes_out clusters"]
     codes_in: Bool[Tensor, "nodes_in clusters"]
     bias: Float[Tensor, " nodes_out"]
-    """With the constants of dead inputs, in float64."""
+    """Includes the constants of dropped inputs; float64."""
+
+    @classmethod
+    def of(
+        cls,
+        plain: PlainLayer,
+        codes_out: Bool[Tensor, "nodes_out clusters"],
+        codes_in: Bool[Tensor, "nodes_in clusters"],
+    ) -> "MaskedLayer":
+        """Sets the weight to zero where two nodes share no cluster."""
+        bias = torch.zeros(len(codes_out), dtype=torch.float64)
+        if plain.bias is not None:
+            bias += plain.bias.detach().cpu().double()
+        layer = cls(plain, codes_out, codes_in, bias)
+        with torch.no_grad():
+            plain.weight.copy_(layer._masked(plain.weight, layer.connected()))
+        return layer
 
     @property
     def per_node(self) -> int:
-        """Features of a node: more than one where a linear layer reads a flattened map."""
+        """Features per node: more than one where a linear layer reads a flattened map."""
         return self.plain.weight.shape[1] // len(self.codes_in)
+
+    @property
+    def weights_per_pair(self) -> int:
+        """Weights between an output and an input node."""
+        return self.plain.weight[0].numel() // len(self.codes_in)
+
+    @property
+    def weights_left(self) -> int:
+        """Weights between living nodes that share a cluster."""
+        return connected_pairs(self.codes_out, self.codes_in) * self.weights_per_pair
 
     def connected(
         self, rows: Tensor | slice = slice(None), columns: Tensor | slice = slice(None)
@@ -44,50 +76,39 @@ class Layer:
     def part(
         self, rows: Int[Tensor, " rows"], columns: Int[Tensor, " columns"], cluster: int | None
     ) -> tuple[Float[Tensor, "rows features *kernel"], bool]:
-        """The weights between some nodes, as in ``Block``, and whether none of them is masked."""
+        """The weights of a ``Block`` between these nodes, and whether none of them is masked."""
         device = self.plain.weight.device
         weight = self.plain.weight.detach().index_select(0, rows.to(device))
         weight = weight.index_select(1, self.features(columns).to(device))
         if cluster is None:
-            return weight, bool(self.connected(rows, columns).all())
-        owned = first_shared(self.codes_out[rows], self.codes_in[columns], cluster)
-        return self._masked(weight, owned), bool(owned.all())
+            mask = self.connected(rows, columns)
+        else:
+            mask = first_shared(self.codes_out[rows], self.codes_in[columns], cluster)
+        return self._masked(weight, mask), bool(mask.all())
 
     def _masked(self, weight: Tensor, mask: Bool[Tensor, "rows columns"]) -> Tensor:
         each = mask.repeat_interleave(self.per_node, dim=1).to(weight.device)
         return weight.masked_fill(~each.reshape(each.shape + (1,) * (weight.dim() - 2)), 0)
 
-    def take_over(self, values: Float[Tensor, " features"], nodes: Int[Tensor, " n"]) -> None:
-        """Adds to the bias what input nodes with constant values contribute."""
-        columns = self.features(nodes)
+    def absorb(
+        self, constants: Float[Tensor, " features"], dying: Bool[Tensor, " nodes_in"]
+    ) -> None:
+        """Moves what input nodes with constant values contribute into the bias."""
+        columns = self.features(dying.nonzero().flatten())
         weight = self.plain.weight.detach()[:, columns].cpu().double()
         over_kernel = weight.sum(tuple(range(2, weight.dim()))) if weight.dim() > 2 else weight
-        self.bias += over_kernel @ values[columns].double()
-
-
-def as_layer(
-    plain: nn.Linear | nn.Conv2d,
-    codes_out: Bool[Tensor, "nodes_out clusters"],
-    codes_in: Bool[Tensor, "nodes_in clusters"],
-) -> Layer:
-    """The layer, with its weight set to zero where two nodes share no cluster."""
-    bias = torch.zeros(len(codes_out), dtype=torch.float64)
-    if plain.bias is not None:
-        bias += plain.bias.detach().cpu().double()
-    layer = Layer(plain, codes_out, codes_in, bias)
-    with torch.no_grad():
-        plain.weight.copy_(layer._masked(plain.weight, layer.connected()))
-    return layer
+        self.bias += over_kernel @ constants[columns].double()
 
 
 class Survivors:
-    """The living nodes of every joint, by the name of its producer.
+    """Finds the dead nodes of every joint and clears their codes in the producer and its readers.
 
-    At least one node of a joint always lives, so that no layer is left without inputs.
+    Follows the rule of ``graph.living_codes`` with one exception: a node stays if it gives a
+    constant that a reader cannot absorb, such as a convolution that pads with zeros.
     """
 
-    def __init__(self, net: nn.Module, layers: dict[str, Layer], joints: list[Joint]) -> None:
-        self.net, self.layers, self.joints = net, layers, joints
+    def __init__(self, net: nn.Module, layers: dict[str, MaskedLayer], joints: list[Joint]) -> None:
+        self.net, self.layers = net, layers
         self.producer_of = {r.layer: j.producer for j in joints for r in j.readers}
         self.alive = {
             j.producer: torch.ones(len(layers[j.producer].codes_out), dtype=torch.bool)
@@ -98,45 +119,42 @@ class Survivors:
         for joint in reversed(joints):
             self._drop_unread(joint)
 
-    def inputs(self, name: str) -> Bool[Tensor, " nodes"]:
-        """Which of a layer's inputs live; all, where they are not ours to drop."""
-        all_of_them = torch.ones(len(self.layers[name].codes_in), dtype=torch.bool)
-        return self.alive.get(self.producer_of.get(name, ""), all_of_them)
+    def inputs(self, name: str) -> Int[Tensor, " nodes"]:
+        """The input nodes that a layer keeps: all of them if they belong to no joint."""
+        if name in self.producer_of:
+            return self.outputs(self.producer_of[name])
+        return torch.arange(len(self.layers[name].codes_in))
 
-    def outputs(self, name: str) -> Bool[Tensor, " nodes"]:
-        all_of_them = torch.ones(len(self.layers[name].codes_out), dtype=torch.bool)
-        return self.alive.get(name, all_of_them)
+    def outputs(self, name: str) -> Int[Tensor, " nodes"]:
+        """The output nodes that a layer keeps: at least one, or its readers would have no input."""
+        if name not in self.alive:
+            return torch.arange(len(self.layers[name].codes_out))
+        living = self.alive[name].nonzero().flatten()
+        return living if len(living) else torch.zeros(1, dtype=torch.long)
 
     def _drop_constant(self, joint: Joint) -> None:
-        producer, alive = self.layers[joint.producer], self.alive[joint.producer]
-        fed = producer.connected(columns=self.inputs(joint.producer)).any(1)
-        dying = alive & ~fed
+        producer = self.layers[joint.producer]
+        dying = without_partner(producer.codes_out, [producer.codes_in])
         if not dying.any():
             return
         values = producer.bias.to(producer.plain.weight)
-        arriving = [
-            constant_arriving(self.net, joint, reader, values).detach().cpu()
+        arriving = {
+            reader.layer: constant_arriving(self.net, joint, reader, values).detach().cpu()
             for reader in joint.readers
-        ]
-        for constants in arriving:
+        }
+        for constants in arriving.values():
             dying &= constants.isfinite().unflatten(0, (len(dying), -1)).all(1)
-        dying = self._but_one(alive, dying)
-        for reader, constants in zip(joint.readers, arriving, strict=True):
-            self.layers[reader.layer].take_over(constants, dying.nonzero().flatten())
-        alive &= ~dying
+        for name, constants in arriving.items():
+            self.layers[name].absorb(constants, dying)
+        self._drop(joint, dying)
 
     def _drop_unread(self, joint: Joint) -> None:
-        alive = self.alive[joint.producer]
-        read = torch.zeros_like(alive)
-        for reader in joint.readers:
-            read |= self.layers[reader.layer].connected(self.outputs(reader.layer)).any(0)
-        alive &= ~self._but_one(alive, alive & ~read)
+        readers = [self.layers[reader.layer] for reader in joint.readers]
+        unread = [without_partner(reader.codes_in, [reader.codes_out]) for reader in readers]
+        self._drop(joint, torch.stack(unread).all(0))
 
-    @staticmethod
-    def _but_one(alive: Tensor, dying: Tensor) -> Tensor:
-        """The dying, without the first of them if no other lives on."""
-        if (alive & ~dying).any():
-            return dying
-        spared = dying.clone()
-        spared[int(dying.nonzero()[0])] = False
-        return spared
+    def _drop(self, joint: Joint, dying: Bool[Tensor, " nodes"]) -> None:
+        self.alive[joint.producer] &= ~dying
+        self.layers[joint.producer].codes_out[dying] = False
+        for reader in joint.readers:
+            self.layers[reader.layer].codes_in[dying] = False

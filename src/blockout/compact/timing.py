@@ -1,4 +1,4 @@
-"""How long alternatives take, measured side by side."""
+"""Times alternatives side by side."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ def in_turns(
     seconds: float,
     least: float = 0.0,
 ) -> list[list[float]]:
-    """Seconds of each call, taken alternately so that all see the same machine.
+    """Seconds per call of each run, taken in turns so that all see the same load.
 
     Args:
-        runs: what is called; once before it counts.
-        rounds: at least and at most so many.
-        seconds: no further round begins after this time.
-        least: shorter calls are timed several at a time, together at least this long.
+        runs: the functions to call; each is called once before timing starts.
+        rounds: the least and the most rounds.
+        seconds: no round starts after this time.
+        least: shorter calls are timed in batches that take at least this long.
     """
     calls = 1
     for run in runs:

@@ -1,4 +1,4 @@
-"""Images to train on: sources, decoding, augmentation, and the embedded synthetic hierarchy."""
+"""Images to train on: sources, decoding, augmentation, and the generated data set `shapes`."""
 
 from blockout.data.config import DataConfig, DataError
 from blockout.data.images import prepare

@@ -1,11 +1,11 @@
-"""Decoded images on disk, so that a second start neither decodes nor imports a decoder.
+"""Decoded images on disk: a second start neither decodes nor imports a decoder.
 
     <cache>/decoded/<name>-<key>/images.npy     all images, memory-mapped when read
-                                 rows.npy       label, split, sums and sums of squares of each image
-                                 about.json     classes, groups, notes, checksums of the two
+                                 rows.npy       label, split, sums and sums of squares per image
+                                 about.json     classes, groups, notes, checksums of the other two
 
-An entry is written beside its place and renamed, so a reader finds all of it or nothing. An entry
-whose checksums do not hold is rebuilt.
+An entry is written elsewhere and then renamed, so a reader finds all of it or nothing. If its
+checksums are wrong, it is rebuilt.
 """
 
 import contextlib
@@ -27,25 +27,25 @@ from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
 
 VERSION = 1
-"""Part of every key; raise it when the meaning of the files or of decoding changes."""
+"""Part of every key. Raise it when the files or the decoding change their meaning."""
 
 Json = TypeVar("Json")
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A data set in memory."""
+    """A data set decoded into memory."""
 
     catalogue: Catalogue
     images: UInt8[np.ndarray, "n size size 3"]
     moments: Int64[np.ndarray, "n 6"]
-    """Sum of the three channels of every image, then their sums of squares."""
+    """Per image: the sums of the three channels, then their sums of squares."""
 
 
 def moments_of(
     images: UInt8[np.ndarray, "n size size 3"], chunk: int = 512
 ) -> Int64[np.ndarray, "n 6"]:
-    """Sum of each channel and of its squares, exactly; any subset has its mean from these."""
+    """Exact sums of each channel and of its squares; they give mean and std of any subset."""
     moments = np.empty((len(images), 6), np.int64)
     for first in range(0, len(images), chunk):
         pixels = images[first : first + chunk].reshape(-1, images.shape[1] ** 2, 3).astype(np.int64)
@@ -59,7 +59,7 @@ def key_of(*facts: object) -> str:
 
 
 def read(folder: Path, entry: str) -> Decoded | None:
-    """The entry, or nothing when it is missing or damaged."""
+    """The entry, or None if it is missing or damaged."""
     place = folder / "decoded" / entry
     try:
         about = json.loads((place / "about.json").read_text())
@@ -75,10 +75,10 @@ def read(folder: Path, entry: str) -> Decoded | None:
 
 
 def write(folder: Path, entry: str, decoded: Decoded) -> None:
-    """Keep the entry, in place of any that was there.
+    """Writes the entry and replaces an earlier one.
 
     Raises:
-        DataError: `folder` cannot be written; the message says how to name another one.
+        DataError: `folder` cannot be written.
     """
     with _writing(folder):
         place = folder / "decoded" / entry
@@ -111,7 +111,7 @@ def _save(place: Path, decoded: Decoded) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, entry: str) -> Iterator[None]:
-    """Of several processes that want an entry, one at a time."""
+    """Lets one process at a time work on an entry."""
     from filelock import FileLock
 
     with _writing(folder):
@@ -126,7 +126,7 @@ def locked(folder: Path, entry: str) -> Iterator[None]:
 
 
 def remembered(folder: Path, entry: str, compute: Callable[[], Json]) -> Json:
-    """A small result as JSON: from disk, or else computed and kept there."""
+    """A small result as JSON: read from disk, or computed and stored there."""
     place = folder / "results" / f"{entry}.json"
     with contextlib.suppress(OSError, ValueError):
         return json.loads(place.read_text())
@@ -146,7 +146,7 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(
             f"cannot write to the cache folder {folder}: {error.strerror or error}; "
-            f"name another by --cache or {CACHE_DIR_VARIABLE}"
+            f"choose another with --cache or {CACHE_DIR_VARIABLE}"
         ) from error
 
 

@@ -1,5 +1,4 @@
-"""Which columns of a Hugging Face data set are the image, its class and its group, and what the
-splits are."""
+"""Finds the image, label and group columns of a Hugging Face data set, and its splits."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -20,10 +19,10 @@ GROUP_COLUMNS = ("coarse_label", "coarse_labels", "superclass", "group")
 
 
 def table_of(name: str, splits: "Mapping[str, Dataset]") -> Table:
-    """The table of a data set of one or several splits.
+    """The table of a data set with one or several splits.
 
     Raises:
-        DataError: no image or label column, no training split, unlabelled or unnamed classes.
+        DataError: an image or label column, a training split, or labels are missing.
     """
     chosen = _choose_splits(name, splits)
     features = chosen["train"].features
@@ -41,7 +40,7 @@ def table_of(name: str, splits: "Mapping[str, Dataset]") -> Table:
 
 
 def _choose_splits(name: str, splits: "Mapping[str, Dataset]") -> "dict[str, Dataset]":
-    """Training split first, then `val` and `test` where they are there and labelled."""
+    """The training split, then `val` and `test` if they exist and have labels."""
     plain = {SPLIT_NAMES[s]: data for s, data in splits.items() if s in SPLIT_NAMES}
     if "train" not in plain:
         if len(splits) > 1:
@@ -60,7 +59,7 @@ def _choose_splits(name: str, splits: "Mapping[str, Dataset]") -> "dict[str, Dat
 
 
 def _unlabelled(split: "Dataset", label: str) -> bool:
-    """Test sets of competitions have no label, or -1 in its place."""
+    """Competitions publish test sets without labels, or with -1 instead."""
     return label not in split.features or bool(np.all(_column(split, label) == -1))
 
 
@@ -93,7 +92,7 @@ def _check_columns(name: str, splits: "dict[str, Dataset]", columns: list[str]) 
     for split, data in splits.items():
         if lacking := [column for column in columns if column not in data.features]:
             raise DataError(
-                f"the {split} split of {name} has no column {lacking[0]!r}, the train split has one"
+                f"the {split} split of {name} has no column {lacking[0]!r} but the train split does"
             )
 
 
@@ -104,7 +103,7 @@ def _column(split: "Dataset", column: str) -> np.ndarray:
 def _encoded(
     name: str, splits: "dict[str, Dataset]", label: str
 ) -> tuple[tuple[str, ...], Int64[np.ndarray, " n"]]:
-    """Class names and the class of every row: the data's own names, else its sorted values."""
+    """Class names (the data's own, else its sorted values) and the class of each row."""
     values = np.concatenate([_column(split, label) for split in splits.values()])
     names = getattr(splits["train"].features[label], "names", None)
     if names is None:
@@ -116,7 +115,7 @@ def _encoded(
     labels = np.nan_to_num(values.astype(np.float64), nan=-1).astype(np.int64)
     if wrong := int(((labels < 0) | (labels >= len(names))).sum()):
         raise DataError(
-            f"{name}: {wrong} rows have a {label} outside of its {len(names)} classes; remove them"
+            f"{name}: {wrong} rows have a {label} outside its {len(names)} classes; remove them"
         )
     return tuple(names), labels
 
@@ -124,15 +123,12 @@ def _encoded(
 def _groups(
     splits: "dict[str, Dataset]", group: str | None, labels: Int64[np.ndarray, " n"], classes: int
 ) -> tuple[tuple[int, ...] | None, tuple[str, ...] | None, tuple[str, ...]]:
-    """The group of every class, where each class has exactly one."""
+    """The group of each class, if each class has exactly one."""
     if group is None or any(group not in split.features for split in splits.values()):
         return None, None, ()
     names, groups = _encoded(group, splits, group)
     pairs = np.unique(np.column_stack([labels, groups]), axis=0)
     if not np.array_equal(pairs[:, 0], np.arange(classes)):
-        return (
-            None,
-            None,
-            (f"column {group} is not used: some classes have several groups or none",),
-        )
+        note = f"column {group} is not used: some classes have several groups or none"
+        return None, None, (note,)
     return tuple(pairs[:, 1].tolist()), names, ()

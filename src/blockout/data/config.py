@@ -9,54 +9,51 @@ CACHE_DIR_VARIABLE = "BLOCKOUT_CACHE_DIR"
 
 
 class DataError(ValueError):
-    """The data cannot be used as it is; the message says what was expected, what was found, what to
-    do."""
+    """The data cannot be used; the message says what was expected, what was found, what to do."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, how they are divided, and how they are read."""
+    """Which images to use, and how to split and read them."""
 
     data: str = "shapes"
     """`shapes` (generated), `cifar10`, `cifar100`, a folder of images (`train/` and `val/` or
-    `test/`, or one folder a class; group/class/image is understood), a .parquet file, a folder of
+    `test/`, or one folder per class; group/class/image works too), a .parquet file, a folder of
     them, or a Hugging Face id such as `owner/name` or `owner/name:configuration`."""
 
     image_size: int | None = None
-    """Height and width in pixels. Default: the median shorter side of the images, kept within 28 to
-    64, where that is at most 96 (shapes and CIFAR: 32), else 224."""
+    """Height and width in pixels. Default: the median shorter side of the images, limited to 28 to
+    64 (shapes and CIFAR: 32), or 224 if that median is above 96."""
 
     holdout: float = 0.05
-    """Share of the training images held out for choices (thresholds, best checkpoint), the same
-    share of every class. Data that brings both a validation and a test split uses its own
-    validation split instead."""
+    """Share of each class's training images held out for choices (thresholds, best checkpoint).
+    Data with a validation and a test split uses its validation split instead."""
 
     test_share: float = 0.2
-    """Share of every class that becomes the test set where the data has only one split."""
+    """Share of each class that becomes the test set if the data has only one split."""
 
     per_class: int | None = None
-    """Keep at most so many training images of every class; the test set stays whole. Default:
-    all."""
+    """Use at most this many training images per class; the test set stays whole. Default: all."""
 
     balance: bool = False
-    """Weigh classes inversely to their number of training images."""
+    """Weight classes inversely to their number of training images."""
 
     skip_corrupt: bool = False
-    """Count and leave out unreadable images instead of stopping at the first."""
+    """Skip and count unreadable images instead of stopping at the first."""
 
     workers: int | None = None
-    """Processes that decode streamed images. Default: one fewer than the processors, at most 8."""
+    """Processes that decode streamed images. Default: one less than the processors, at most 8."""
 
     stream: bool | None = None
-    """Decode images while training instead of once into memory. Default: only when they would take
-    more than 1 GiB decoded at the chosen size."""
+    """Decode images during training instead of once into memory. Default: only if the decoded
+    images would take more than 1 GiB."""
 
     cache: Path | None = None
-    """Folder of decoded images, for a quick second start. Default: $BLOCKOUT_CACHE_DIR, else
-    `blockout` in the user's cache folder."""
+    """Folder for decoded images, which make the next start faster. Default: $BLOCKOUT_CACHE_DIR,
+    else `blockout` in your cache folder."""
 
     data_seed: int = 0
-    """Decides generated images and how the data is divided, apart from the seed of training."""
+    """Seed for generating and splitting the data; the training run has its own seed."""
 
     def __post_init__(self) -> None:
         _require(self.data != "", "--data", "a name, a path or a hub id", "nothing")
@@ -72,7 +69,7 @@ class DataConfig:
 
     @property
     def cache_folder(self) -> Path:
-        """Where decoded images are kept; not necessarily there yet."""
+        """Where decoded images are kept; it may not exist yet."""
         if self.cache is not None:
             return Path(self.cache).expanduser()
         if named := os.environ.get(CACHE_DIR_VARIABLE):

@@ -1,6 +1,6 @@
-"""Which images are for training, for choices and for the final report; what is wrong with classes.
+"""Splits images into training, hold-out and test, and checks the classes.
 
-Every rule is stratified (the same share of each class) and seeded by `data_seed` alone.
+Every split takes the same share of each class and depends on `data_seed` alone.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from blockout.data.tables import HOLDOUT, PARTS, TEST, TRAIN, Catalogue
 Index = Int64[np.ndarray, " n"]
 
 UNEQUAL = 1.5
-"""Class sizes that differ by more than this factor are worth a note."""
+"""Class sizes that differ by more than this factor get a note."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """The images of the three splits, each in the order of the data."""
+    """The images of the three splits, in the order of the data."""
 
     train: Index
     holdout: Index
@@ -29,7 +29,7 @@ class Division:
 
 
 def check(catalogue: Catalogue, name: str) -> None:
-    """Raise DataError for fewer than two classes, and for a class missing from a split."""
+    """Raises DataError for fewer than two classes, or a class that is missing from a split."""
     if len(catalogue.classes) < 2:
         raise DataError(
             f"{name} has only one class, {listed(set(catalogue.classes))}; "
@@ -43,12 +43,12 @@ def check(catalogue: Catalogue, name: str) -> None:
             lacking = {catalogue.classes[i] for i in np.flatnonzero(counts == 0)}
             raise DataError(
                 f"the {PARTS[part]} split of {name} has no image of {listed(lacking)}; "
-                "every class needs some in every split: add images, or remove the class from all"
+                "every class needs images in every split: add some, or remove the class everywhere"
             )
 
 
 def divide(catalogue: Catalogue, config: DataConfig) -> Division:
-    """The splits that the data brings, and by seeded rules the ones that it lacks."""
+    """The splits that the data has; those it lacks are drawn."""
     train, holdout, test = (
         np.flatnonzero(catalogue.parts == part) for part in (TRAIN, HOLDOUT, TEST)
     )
@@ -59,10 +59,10 @@ def divide(catalogue: Catalogue, config: DataConfig) -> Division:
             catalogue.labels, train, config.test_share, config.data_seed, TEST
         )
         notes.append(
-            f"no test split: {len(test)} of {len(train) + len(test)} images set apart as one"
+            f"no test split: took {len(test)} of {len(train) + len(test)} images for testing"
         )
     if len(holdout) and config.holdout:
-        notes.append("--holdout has no effect: the data brings a validation split of its own")
+        notes.append("--holdout has no effect: the data has its own validation split")
     elif config.holdout:
         train, holdout = _stratified(
             catalogue.labels, train, config.holdout, config.data_seed, HOLDOUT
@@ -78,16 +78,16 @@ def _check_divisible(catalogue: Catalogue, images: Index) -> None:
     if (counts < 2).any():
         single = {catalogue.classes[i] for i in np.flatnonzero(counts < 2)}
         raise DataError(
-            f"cannot set a test split apart: only one image of {listed(single)}; "
-            "add images, or bring a test split"
+            f"cannot split off a test set: only one image of {listed(single)}; "
+            "add images or a test split"
         )
 
 
 def _stratified(
     labels: Index, images: Index, share: float, seed: int, purpose: int
 ) -> tuple[Index, Index]:
-    """What stays and what is taken: of n images of a class round(share * n), but one at least is
-    taken where there are two, and one always stays."""
+    """What stays and what is taken: round(share * n) of a class's n images are taken, at least one
+    if n > 1, and at least one stays."""
     rng = np.random.default_rng([seed, purpose])
     taken = []
     for label in np.unique(labels[images]):
@@ -111,7 +111,7 @@ def _unequal(catalogue: Catalogue, train: Index, balance: bool) -> list[str]:
     if counts.max() <= UNEQUAL * counts.min():
         return []
     least, most = catalogue.classes[counts.argmin()], catalogue.classes[counts.argmax()]
-    remedy = "classes are weighed" if balance else "--balance weighs them"
+    remedy = "classes are weighted" if balance else "use --balance to weight them"
     return [
         f"class sizes range from {counts.min()} ({least}) to {counts.max()} ({most}) training "
         f"images; {remedy}"

@@ -1,8 +1,8 @@
-"""Folders of images: which files there are, and which class and split each belongs to.
+"""Folders of images: lists the files and finds the class and split of each.
 
-root/class/image                      one folder a class
+root/class/image                      one folder per class
 root/group/class/image                classes in groups
-root/train/..., root/val|test/...     either of them, divided beforehand
+root/train/..., root/val|test/...     either of these, already split
 """
 
 import hashlib
@@ -22,20 +22,21 @@ SUFFIXES = (
     ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga", ".ico", ".avif",
 )  # fmt: skip
 SPLIT_NAMES = {
-    "train": "train", "training": "train", "test": "test", "testing": "test",
-    "val": "val", "valid": "val", "validation": "val", "dev": "val",
-}  # fmt: skip
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The image files of one split, in order, relative to its folder; plain strings, for there may
-    be millions."""
+    """The files of one split."""
 
     folder: Path
     images: tuple[str, ...]
+    """In order, relative to the folder; plain strings, because there may be millions."""
     empty: tuple[str, ...]
-    """Folders without any image in or below them."""
+    """Folders with no image in or below them."""
     ignored: Counter
 
 
@@ -44,7 +45,7 @@ class Naming:
     """How folder names become classes."""
 
     nested: bool
-    """group/class/image; else the top folder is the class, however deep the image lies."""
+    """group/class/image; otherwise the top folder is the class, however deep the image is."""
     groups: dict[str, str]
 
     def class_of(self, image: str) -> str:
@@ -53,7 +54,7 @@ class Naming:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder that has been listed and found in order; nothing has been decoded."""
+    """A folder that has been listed and checked; nothing is decoded yet."""
 
     splits: dict[str, Listing]
     naming: Naming
@@ -61,7 +62,7 @@ class ImageFolder:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a file comes, goes, or is rewritten."""
+        """Changes when a file is added, removed or rewritten."""
         digest = hashlib.sha256()
         for name, listing in self.splits.items():
             for image in listing.images:
@@ -99,7 +100,7 @@ class ImageFolder:
 
 
 def _stamp(file: str) -> str:
-    """Size and time of the last change; a link into nothing is told when the image is read."""
+    """Size and time of the last change. A broken link is reported when its image is read."""
     try:
         status = os.stat(file)
     except OSError:
@@ -108,17 +109,17 @@ def _stamp(file: str) -> str:
 
 
 def part_codes(splits: Collection[str]) -> dict[str, int]:
-    """Which part each split plays: a validation split is the hold-out beside a test split, else the
-    test."""
+    """The part of each split. A validation split is the hold-out if there is a test split, else the
+    test set."""
     return {"train": TRAIN, "test": TEST, "val": HOLDOUT if "test" in splits else TEST}
 
 
 def list_folder(root: Path) -> ImageFolder:
-    """List a folder of images and check its classes.
+    """Lists a folder of images and checks its classes.
 
     Raises:
-        DataError: no images, images without a class folder, an empty class folder, class names that
-            differ between splits.
+        DataError: there are no images or no class folders, a class folder is empty, or the splits
+            have different classes.
     """
     splits, strangers = _split_folders(root)
     listings = {name: _list_images(folder) for name, folder in splits.items()}
@@ -131,9 +132,9 @@ def list_folder(root: Path) -> ImageFolder:
 
 
 def _split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
-    """The split folders by their plain names, and other folders beside them.
+    """The split folders by standard name, and the names of other folders beside them.
 
-    `train` is a split when it holds folders: a class of railway trains holds images.
+    `train` is a split only if it contains folders: a class of railway trains contains images.
     """
     folders = sorted(
         entry for entry in root.iterdir() if entry.is_dir() and not _hidden(entry.name)
@@ -144,7 +145,7 @@ def _split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
             if name in splits:
                 raise DataError(
                     f"{root} has both {splits[name].name}/ and {folder.name}/; "
-                    "keep one folder for each split"
+                    "keep one folder per split"
                 )
             splits[name] = folder
     if "train" in splits and any(
@@ -187,8 +188,7 @@ def _list_images(folder: Path) -> Listing:
 
 
 def _naming(images: tuple[str, ...]) -> Naming:
-    """group/class/image when every image lies that deep and no class name is found in two
-    groups."""
+    """group/class/image if every image is that deep and no class name occurs in two groups."""
     pairs = {tuple(image.split(os.sep)[:2]) for image in images if _depth(image) == 2}
     groups = {name: group for group, name in pairs}
     nested = all(_depth(image) in (0, 2) for image in images) and len(groups) == len(pairs) > 1
@@ -200,12 +200,12 @@ def _check_listing(listing: Listing, naming: Naming) -> None:
     folder = listing.folder
     if not listing.images:
         raise DataError(
-            f"{folder} holds no images; expected one folder a class: {folder}/<class>/<image>"
+            f"{folder} holds no images; expected one folder per class: {folder}/<class>/<image>"
         )
     if all(_depth(image) == 0 for image in listing.images):
         raise DataError(
-            f"the images of {folder} lie directly in it; "
-            f"expected one folder a class: {folder}/<class>/<image>"
+            f"the images of {folder} are directly in it; "
+            f"expected one folder per class: {folder}/<class>/<image>"
         )
     levels = naming.nested + 1
     classes = {tuple(image.split(os.sep)[:levels]) for image in listing.images}
@@ -224,8 +224,8 @@ def _check_same_classes(listings: dict[str, Listing], naming: Naming) -> None:
         if lacking or unknown:
             raise DataError(
                 f"{listings['train'].folder} and {listings[split].folder} must have the same "
-                f"classes; "
-                f"only in the first: {listed(lacking)}; only in the second: {listed(unknown)}"
+                f"classes; only in the first: {listed(lacking)}; "
+                f"only in the second: {listed(unknown)}"
             )
 
 

@@ -1,4 +1,4 @@
-"""From a file of any kind to 8-bit RGB, and from there to what the network sees."""
+"""Decodes image files to 8-bit RGB, and crops and normalises them for the network."""
 
 import io
 import struct
@@ -14,12 +14,9 @@ from torch import Tensor
 
 from blockout.data.config import DataError
 
-# Pillow's decoders raise all of these on damaged bytes, besides OSError for what is missing or not
-# an image.
-_UNREADABLE = (
-    OSError, ValueError, TypeError, SyntaxError, EOFError, IndexError, KeyError,
-    struct.error, zlib.error, Image.DecompressionBombError,
-)  # fmt: skip
+# Pillow raises OSError for what is missing or not an image, and any of the others on damaged bytes.
+_DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, IndexError, KeyError)
+_UNREADABLE = (OSError, *_DAMAGED, struct.error, zlib.error, Image.DecompressionBombError)
 
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
@@ -28,10 +25,10 @@ Channels = tuple[float, float, float]
 
 
 def decode(source: str | PathLike[str] | bytes | Image.Image, name: str = "") -> Image.Image:
-    """The first frame of an image as RGB, upright; transparency on white, 16 bits to their upper 8.
+    """The first frame as upright RGB: transparency on white, the upper 8 of 16 bits.
 
     Raises:
-        DataError: the image is damaged or of no known kind; the message names it.
+        DataError: the image is damaged or of an unknown kind; the message names it.
     """
     try:
         if isinstance(source, Image.Image):
@@ -55,8 +52,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """One channel of 16 or 32 bits: the upper 8 of 16; floats up to 1 are stretched; up to 255 all
-    stay."""
+    """One channel of 16 or 32 bits: takes the upper 8 of 16 bits, scales floats up to 1, and keeps
+    values up to 255."""
     values = np.asarray(image)
     if image.mode == "F":
         values = values * (255.0 if values.max() <= 1 else 1.0) + 0.5
@@ -66,7 +63,7 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def centre_square(image: Image.Image, size: int) -> UInt8[np.ndarray, "size size 3"]:
-    """The largest square in the middle, resized to `size`: shorter side to `size`, centre crop."""
+    """The largest centred square, resized to `size`."""
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
     return _resized(image, (left, top, left + side, top + side), size)
@@ -77,8 +74,8 @@ def random_crop(
 ) -> UInt8[np.ndarray, "size size 3"]:
     """A window of random area and aspect, resized to `size` and mirrored half of the time.
 
-    The window is drawn in one go and cut to the image, where the usual way draws up to ten times
-    until it fits."""
+    The window is drawn once and cut to fit the image. Others draw up to ten times until it fits.
+    """
     area = image.width * image.height * rng.uniform(*CROP_AREA)
     aspect = np.exp(rng.uniform(*np.log(CROP_ASPECT)))
     width = int(np.clip(round((area * aspect) ** 0.5), 1, image.width))
@@ -92,7 +89,7 @@ def random_crop(
 def _resized(
     image: Image.Image, box: tuple[float, float, float, float], size: int
 ) -> UInt8[np.ndarray, "size size 3"]:
-    """`box` of the image at `size`; pixels that need no resizing stay exact."""
+    """A box of the image at `size`; pixels that need no resizing stay exact."""
     return np.array(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
@@ -101,8 +98,8 @@ def normalise(
 ) -> Float32[Tensor, "n 3 height width"]:
     """(image / 255 - mean) / std, in channels_last memory.
 
-    Two separate roundings instead of one fused step, so that an image gives the same bits in any
-    batch."""
+    Rounds twice instead of in one fused step, so that an image gives the same bits in any batch.
+    """
     n, height, width, _ = images.shape
     scale = 1 / (255 * torch.tensor(std, dtype=torch.float64))
     shift = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
@@ -114,7 +111,7 @@ def normalise(
 def prepare(
     image: Image.Image | str | PathLike[str], image_size: int, mean: Channels, std: Channels
 ) -> Float32[Tensor, "3 size size"]:
-    """One image as evaluation sees it: decoded, centre square, normalised.
+    """One image as in evaluation: decoded, centre square, normalised.
 
     Raises:
         DataError: the file is missing or damaged.

@@ -1,4 +1,4 @@
-"""From a DataConfig to images that are ready to train on."""
+"""Loads the images of a DataConfig, ready to train on."""
 
 import hashlib
 import os
@@ -24,38 +24,38 @@ from blockout.data.streams import StreamSplit, unreadable
 from blockout.data.tables import TEST, TRAIN, Catalogue, Rows, Table
 
 MEMORY_LIMIT = 1 << 30
-"""Bytes of decoded images up to which a set is kept in memory (1 GiB: CIFAR takes 0.17)."""
+"""Most bytes of decoded images to keep in memory (1 GiB; CIFAR takes 0.17)."""
 
 SMALL = (28, 64)
-"""Sizes between which small images keep their own."""
+"""Small images keep their own size between these two."""
 
 SAMPLE = 1024
-"""Training images from which a streamed set takes its mean and standard deviation."""
+"""How many training images give a streamed set its mean and standard deviation."""
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set, divided and ready to be read in batches."""
+    """A data set, split and ready to be read in batches."""
 
     name: str
     classes: tuple[str, ...]
     groups: tuple[int, ...] | None
-    """Index into `group_names` for every class, where the data knows groups of classes."""
+    """Index into `group_names` for each class, if the data has groups of classes."""
     group_names: tuple[str, ...] | None
     train: Split
     holdout: Split
-    """Part of the training set, for choices; empty unless asked for."""
+    """Part of the training set, for choices; it may be empty."""
     test: Split
     mean: Channels
     std: Channels
     image_size: int
     class_weights: Float32[Tensor, " classes"] | None
-    """With `balance`: inverse to the class's share, 1 on average over the training images."""
+    """With `balance`: inverse to the size of each class; the mean over training images is 1."""
     notes: tuple[str, ...]
-    """What a user should be told: class sizes, skipped files, how the set was divided."""
+    """What to tell the user: class sizes, skipped files, how the data was split."""
 
     def fingerprint(self) -> str:
-        """Changes when classes, their order, or the division of the images into splits change."""
+        """Changes when the classes, their order, or the splits of the images change."""
         digest = hashlib.sha256("\n".join((*self.classes, str(self.image_size))).encode())
         for split in (self.train, self.holdout, self.test):
             digest.update(b"|" + split.labels.to(torch.int64).numpy().tobytes())
@@ -71,10 +71,10 @@ class ImageData:
 
 
 def load(config: DataConfig) -> ImageData:
-    """Find, check, decode (or prepare to stream) and divide the data.
+    """Finds, checks, decodes (or prepares to stream) and splits the data.
 
     Raises:
-        DataError: the data is missing, damaged or unfit; nothing has been trained yet.
+        DataError: the data is missing, damaged or unsuitable.
     """
     if config.data == GENERATED:
         return _in_memory(GENERATED, _generated(config), config)
@@ -91,7 +91,7 @@ def load(config: DataConfig) -> ImageData:
 
 
 def _open(source: Source, entry: str, config: DataConfig) -> Decoded | Table:
-    """The images in memory, or the table where they shall be streamed."""
+    """The images in memory, or the table to stream them from."""
     if not config.stream and (found := cache.read(config.cache_folder, entry)) is not None:
         return found
     table = source.open()
@@ -109,7 +109,7 @@ def _open(source: Source, entry: str, config: DataConfig) -> Decoded | Table:
 
 
 def _natural_size(rows: Rows) -> int:
-    """The median shorter side, within 28 to 64, of small images; 224 for all others."""
+    """The median shorter side, limited to 28 to 64, for small images; 224 for all others."""
     sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), 64)).astype(np.int64))
     sides = [min(image.size) for image in sample.images() if not isinstance(image, DataError)]
     side = int(np.median(sides)) if sides else SMALL[0]
@@ -117,7 +117,7 @@ def _natural_size(rows: Rows) -> int:
 
 
 def _decode(table: Table, size: int, skip_corrupt: bool) -> Decoded:
-    """Every image's centre square; a damaged one stops, or is left out and noted."""
+    """The centre square of each image. A damaged image is an error, or is skipped and noted."""
     images = np.empty((len(table.rows), size, size, 3), np.uint8)
     errors: dict[int, str] = {}
     for place, image in enumerate(table.rows.images()):
@@ -134,7 +134,7 @@ def _decode(table: Table, size: int, skip_corrupt: bool) -> Decoded:
 
 
 def _without(table: Table, errors: dict[int, str]) -> Table:
-    """The table less its unreadable images (place: what is wrong), with a note of them."""
+    """The table without its unreadable images (place: what is wrong), and a note about them."""
     kept = np.setdiff1d(np.arange(len(table.rows)), list(errors))
     shown = "; ".join(list(errors.values())[:3]) + ("; ..." if len(errors) > 3 else "")
     known = table.catalogue
@@ -151,7 +151,7 @@ def _generated(config: DataConfig) -> Decoded:
     if config.stream or config.image_size not in (None, shapes.SIZE):
         raise DataError(
             f"--data {GENERATED} is generated in memory at {shapes.SIZE} pixels; "
-            "leave out --stream and --image-size, or name other data"
+            "leave out --stream and --image-size, or choose other data"
         )
     images, labels = zip(
         shapes.generate(shapes.TRAIN_PER_CLASS, config.data_seed, TRAIN),
@@ -181,10 +181,10 @@ def _in_memory(name: str, decoded: Decoded, config: DataConfig) -> ImageData:
 
 
 def _streamed(source: Source, table: Table, config: DataConfig) -> ImageData:
-    """Only a sample of the images is decoded now, for mean and standard deviation.
+    """Decodes only a sample of the images now, for mean and standard deviation.
 
-    With `skip_corrupt` every image is read once, by the workers, and the result remembered: what is
-    skipped must be known before the first batch, or a resumed run would see other batches.
+    With `skip_corrupt`, the workers read every image once and the result is cached: a resumed run
+    would see other batches if it learned later what to skip.
     """
     workers = _processors() if config.workers is None else config.workers
     if config.skip_corrupt:
@@ -223,7 +223,7 @@ def _assembled(
     statistics: Callable[[Index], tuple[Channels, Channels]],
     split: Callable[[Index, Channels, Channels], Split],
 ) -> ImageData:
-    """Divide the images; `statistics` of the training images normalise every `split`."""
+    """Splits the images and normalises them by the `statistics` of the training images."""
     division = divide(known, config)
     mean, std = statistics(division.train)
     return ImageData(
@@ -252,7 +252,7 @@ def _moments(rows: Rows, size: int) -> list[list[int]]:
 
 
 def _mean_and_std(moments: Int64[np.ndarray, "n 6"], size: int) -> tuple[Channels, Channels]:
-    """Of every channel in [0, 1]; a channel that never varies counts as one grey level wide."""
+    """Per channel, in [0, 1]. The standard deviation is at least one grey level."""
     first, second = (moments.sum(0) / (len(moments) * size**2)).reshape(2, 3)
     std = np.sqrt(np.maximum(second - first**2, 1.0))
     mean_1, mean_2, mean_3 = (first / 255).tolist()
@@ -266,6 +266,6 @@ def _weights(known: Catalogue, train: Index) -> Float32[Tensor, " classes"]:
 
 
 def _processors() -> int:
-    """Worker processes by default: one fewer than this process may use, at most 8."""
+    """The default number of workers: one less than the usable processors, at most 8."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(max((usable or 1) - 1, 1), 8)

@@ -1,12 +1,11 @@
 """`shapes`: generated 32x32 colour images with a known hierarchy, five groups of four classes.
 
-A group is a kind of picture (filled shapes, rings, dots, strokes, patterns), a class a variant of
-it. Place, size, rotation, both colours, shading and pixel noise vary from image to image, and light
-on dark is as frequent as dark on light, so the mean image of every class is grey and a linear
-classifier of the pixels has little to hold on to. No class changes its name when it is mirrored or
-shifted, as the augmentation does.
+A group is a kind of picture (solid shapes, rings, dots, strokes, patterns); a class is a variant of
+it. Position, size, rotation, colours, shading and noise vary. Light on dark is as frequent as dark
+on light, so the mean image of each class is grey and a linear classifier of pixels learns little.
+Augmentation (mirroring, shifting) never turns one class into another.
 
-Every drawing is a signed distance: negative inside, in units of the shape's radius.
+Each drawing is a signed distance: negative inside, in units of the shape's radius.
 """
 
 from collections.abc import Callable
@@ -26,9 +25,9 @@ Drawing = Callable[[Plane, Plane, np.random.Generator], Plane]
 def generate(
     per_class: int, seed: int, part: int = 0
 ) -> tuple[UInt8[np.ndarray, "images 32 32 3"], Int64[np.ndarray, " images"]]:
-    """`per_class` images of every class and their labels; class by class.
+    """Images and labels, class by class.
 
-    The same arguments give the same images; another `part` (0 training, 2 test) gives other images.
+    The same arguments give the same images. `part` (0 training, 2 test) selects different ones.
     """
     images = [
         _render(draw, per_class, np.random.default_rng([seed, part, label]))
@@ -38,7 +37,7 @@ def generate(
 
 
 def _render(draw: Drawing, count: int, rng: np.random.Generator) -> UInt8[np.ndarray, "n 32 32 3"]:
-    """Draw `count` images: pose, shape, two colours, shading, noise."""
+    """Draws images: pose, shape, two colours, shading, noise."""
     u, v, radius = _poses(count, rng)
     inside = np.clip(0.5 - draw(u, v, rng) * radius, 0, 1)[..., None]  # anti-aliased over one pixel
     back, front = _colours(count, rng)
@@ -48,7 +47,7 @@ def _render(draw: Drawing, count: int, rng: np.random.Generator) -> UInt8[np.nda
 
 
 def _poses(count: int, rng: np.random.Generator) -> tuple[Plane, Plane, Plane]:
-    """Each pixel's coordinates in its shape's own frame, and the radius of the shape in pixels."""
+    """Each pixel's coordinates in the frame of its shape, and the shape's radius in pixels."""
     radius = _uniform(rng, count, 8.5, 12.5)
     turn = _uniform(rng, count, -np.pi, np.pi)
     slack = (SIZE / 2 - radius) * 0.8
@@ -63,7 +62,7 @@ def _uniform(rng: np.random.Generator, count: int, low: float, high: float) -> P
 
 
 def _colours(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Background and foreground of each image: of three pairs, the one that differs most."""
+    """Background and foreground per image: the most different of three random pairs."""
     pairs = rng.random((2, 3, count, 3), dtype=np.float32)
     best = np.square(pairs[0] - pairs[1]).sum(-1).argmax(0)
     back, front = pairs[:, best, np.arange(count), None, None]
@@ -71,7 +70,7 @@ def _colours(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
 
 
 def _shading(count: int, rng: np.random.Generator) -> np.ndarray:
-    """A gentle slope of brightness across each image."""
+    """A gentle brightness gradient across each image."""
     ramp = np.linspace(-0.15, 0.15, SIZE, dtype=np.float32)
     across, down = _uniform(rng, count, -1, 1), _uniform(rng, count, -1, 1)
     return (across * ramp + down * ramp[:, None])[..., None]
@@ -85,7 +84,7 @@ def _polygon(corners: int) -> Drawing:
 
 
 def _fold(u: Plane, v: Plane, sectors: int) -> Plane:
-    """The angle of each pixel from the middle of its sector."""
+    """Each pixel's angle from the middle of its sector."""
     sector = np.float32(2 * np.pi / sectors)
     return np.mod(np.arctan2(v, u), sector) - sector / 2
 
@@ -95,8 +94,7 @@ def _disc(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
 
 
 def _star(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
-    """Five points: one straight edge from a tip (radius 1.1) to a notch (0.45), folded ten
-    times."""
+    """Five points: ten copies of one straight edge from a tip (radius 1.1) to a notch (0.45)."""
     angle, rho = np.abs(_fold(u, v, 5)), np.hypot(u, v)
     tip = np.float32(1.1) * np.array([np.cos(np.pi / 5), np.sin(np.pi / 5)], np.float32)
     edge = tip - np.array([0.45, 0], np.float32)
@@ -110,7 +108,7 @@ def _cross(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
 
 
 def _rings(*radii: float, dot: float = 0.0, gap: float = 0.0) -> Drawing:
-    """Circles of these radii, with a dot in the middle or a gap on one side."""
+    """Circles with these radii, and a dot in the middle or a gap on one side."""
 
     def draw(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
         rho = np.hypot(u, v)
@@ -123,7 +121,7 @@ def _rings(*radii: float, dot: float = 0.0, gap: float = 0.0) -> Drawing:
 
 
 def _dots(*places: tuple[float, float]) -> Drawing:
-    """Discs at these places, each moved a little by chance."""
+    """Discs at these places, each shifted a little at random."""
 
     def draw(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
         shifts = 0.1 * rng.standard_normal((2, len(places), len(u), 1, 1), dtype=np.float32)
@@ -152,8 +150,7 @@ def _to_segment(u: Plane, v: Plane, x0: float, y0: float, x1: float, y1: float) 
 
 
 def _pattern(wave: Callable[[Plane, Plane], Plane]) -> Drawing:
-    """A periodic drawing over the whole image, about 3 to 4 periods; inside where `wave` is
-    positive."""
+    """A pattern of about 3 to 4 periods over the whole image; inside where `wave` is positive."""
 
     def draw(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
         pace = _uniform(rng, len(u), 4.5, 6.0)

@@ -1,8 +1,8 @@
-"""The one door: a name, a path or a hub id becomes a table of undecoded images, through Hugging
-Face `datasets`.
+"""Turns a name, a path or a hub id into a table of undecoded images, with Hugging Face `datasets`.
 
-`datasets` takes a second to import, so nothing here does before a table is really opened: a second
-start reads the cache of decoded images and needs only the fingerprint."""
+`datasets` takes a second to import, so it is imported only to open a table. A second start needs
+only the fingerprint and reads the cache of decoded images.
+"""
 
 import contextlib
 import difflib
@@ -39,14 +39,14 @@ class Source:
     """Changes when the files change."""
     open: Callable[[], Table]
     scratch: Path | None = None
-    """A copy that `open` makes, of no more use when the images have been decoded."""
+    """A copy that `open` makes; not needed once the images are decoded."""
 
 
 def find(data: str, cache: Path) -> Source:
-    """What `--data` means: an existing path, a name in $BLOCKOUT_DATA_DIR, or a set of the hub.
+    """What `--data` means: an existing path, a name in $BLOCKOUT_DATA_DIR, or a hub data set.
 
     Raises:
-        DataError: nothing of that name; the message says where was looked and what to do.
+        DataError: nothing has that name; the message says where we looked and what to do.
     """
     try:
         for path in _candidates(data):
@@ -60,7 +60,7 @@ def find(data: str, cache: Path) -> Source:
 
 
 def _candidates(data: str) -> list[Path]:
-    """Where on this machine the data may be; a known name is never a folder beside the caller."""
+    """Where the data may be on this machine. A known name never means a folder right here."""
     places = [] if data in HUB_IDS else [Path(data).expanduser()]
     if folder := os.environ.get(DATA_DIR_VARIABLE):
         places.append(Path(folder).expanduser() / data)
@@ -68,7 +68,7 @@ def _candidates(data: str) -> list[Path]:
 
 
 def _stop_at_typo(data: str) -> None:
-    """Known names and paths are checked here; what may be a set of the hub passes."""
+    """Refuses paths that do not exist and misspelt names; anything that may be a hub id passes."""
     path = Path(data).expanduser()
     looks_like_path = path.is_absolute() or data.startswith((".", "~")) or data.endswith(".parquet")
     if (
@@ -102,8 +102,7 @@ def _local(path: Path, cache: Path) -> Source:
 
 
 def _parquet_files(path: Path) -> dict[str, list[Path]]:
-    """Parquet files by split; a file belongs to the split that its name, or else its folder's,
-    begins with."""
+    """Parquet files by split: the name of the file, or else of its folder, starts with it."""
     if path.is_file():
         return {"train": [path]} if path.suffix == ".parquet" else {}
     files: dict[str, list[Path]] = {}
@@ -116,7 +115,7 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
     if "" in files and len(files) > 1:
         raise DataError(
             f"{files[''][0]} belongs to no split; "
-            "names of parquet files begin with train, val or test, or none does"
+            "either all names of parquet files start with train, val or test, or none"
         )
     return {"train": files[""]} if "" in files else files
 
@@ -130,8 +129,7 @@ def _fingerprint(files: list[Path]) -> str:
 
 
 def _open_parquet(path: Path, files: dict[str, list[Path]], copy: Path) -> Table:
-    """Rows of parquet cannot be reached singly, so `datasets` copies the files to Arrow,
-    memory-mapped, at `copy`."""
+    """Copies the files to memory-mapped Arrow at `copy`: single rows of parquet cannot be read."""
     import datasets
     from datasets.exceptions import DatasetGenerationError
     from pyarrow import ArrowException
@@ -149,7 +147,7 @@ def _open_parquet(path: Path, files: dict[str, list[Path]], copy: Path) -> Table
 
 
 def _require_equal_names(files: dict[str, list[Path]]) -> None:
-    """Labels are numbers; `datasets` would read all files with the class names of one of them."""
+    """`datasets` would apply the class names of one file to the label numbers of all."""
     from pyarrow import ArrowException
     from pyarrow.parquet import read_schema
 
@@ -159,19 +157,19 @@ def _require_equal_names(files: dict[str, list[Path]]) -> None:
             metadata = read_schema(file).metadata or {}
             features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
         except (ArrowException, OSError, ValueError, KeyError, TypeError):
-            continue  # no names there; what is damaged is said by who reads the rows
+            continue  # no names; damage is reported when the rows are read
         names = {k: v["names"] for k, v in features.items() if "names" in v}
         first = first or (file, names)
         if names != first[1]:
             raise DataError(
                 f"{file} and {first[0]} name their classes differently (columns "
-                f"{', '.join(sorted(names.keys() | first[1].keys()))}); labels are numbers, so the "
-                "names must be the same, in the same order"
+                f"{', '.join(sorted(names.keys() | first[1].keys()))}); labels are numbers, so all "
+                "files need the same names in the same order"
             )
 
 
 def _hub(data: str) -> Source:
-    """A set of the hub, from the Hugging Face cache where it is there already."""
+    """A hub data set, from the Hugging Face cache if it is there."""
     name, _, configuration = HUB_IDS.get(data, data).partition(":")
     opened = _load_from_hub(data, name, configuration or None)
     caches = [Path(f["filename"]) for split in opened.values() for f in split.cache_files]
@@ -195,15 +193,14 @@ def _load_from_hub(data: str, name: str, configuration: str | None) -> "dict[str
         raise DataError(
             f"no data set {data!r}. Looked in ${DATA_DIR_VARIABLE} ({folder or 'not set'}), in the "
             f"Hugging Face cache and on the hub for {name!r} ({reason}). Set {DATA_DIR_VARIABLE} "
-            f"to a folder that has {data}/ with its parquet files in it, or connect to the network"
+            f"to a folder with the parquet files in {data}/, or connect to the network"
         ) from error
     return {str(split): part for split, part in opened.items()}
 
 
 @contextlib.contextmanager
 def _offline_when_unreachable() -> Iterator[None]:
-    """Without a network, go to the Hugging Face cache at once instead of after 20 seconds of trying
-    again."""
+    """Without a network, uses the Hugging Face cache at once instead of after 20 s of retries."""
     import datasets.config as library
     import huggingface_hub.constants as hub
 

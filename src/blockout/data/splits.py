@@ -1,9 +1,9 @@
-"""Training, hold-out and test images as batches; here from memory, in `streams` from files.
+"""Training, hold-out and test images as batches: here from memory, in `streams` from files.
 
-Order and augmentation of an epoch are a pure function of (seed, epoch): each image's place in the
-order, window and mirroring are drawn for the whole epoch, then cut into batches. So a run may begin
-at any batch, and several processes may each take a part of every batch, and all see what one
-uninterrupted process sees, to the bit."""
+Order and augmentation are a pure function of (seed, epoch), drawn for the whole epoch and then cut
+into batches. So a run may start at any batch, and processes may share each batch: all see, bit for
+bit, what one uninterrupted process sees.
+"""
 
 import copy
 from abc import ABC, abstractmethod
@@ -31,13 +31,13 @@ class Split(ABC):
         return len(self.labels)
 
     def normalised_by(self, mean: Channels, std: Channels) -> Self:
-        """The same images, normalised by other values: those that a pretrained trunk expects."""
+        """The same images normalised by other values, such as those of a pretrained trunk."""
         twin = copy.copy(self)
         twin._mean, twin._std = mean, std
         return twin
 
     def batch_count(self, batch_size: int, *, train: bool, drop_last: bool | None = None) -> int:
-        """How many batches an epoch has; see `batches`."""
+        """Batches per epoch; see `batches`."""
         whole, rest = divmod(len(self), batch_size)
         keep_rest = not (train if drop_last is None else drop_last) or whole == 0
         return whole + (rest > 0 and keep_rest)
@@ -57,15 +57,14 @@ class Split(ABC):
         """Normalised float32 images in channels_last memory and their labels, batch by batch.
 
         Args:
-            batch_size: images of a batch over all processes together.
-            train: shuffled and augmented; else in order and as they are.
-            seed, epoch: decide order and augmentation; nothing else does.
-            start: the first batch to yield; the ones before it are not computed.
-            rank, world: this process takes the `rank`-th of `world` parts of every batch; the parts
-                of all processes in a row are the batch. Every process yields equally many; in a
-                short last batch a part may be empty.
-            drop_last: leave out a last batch that is not full (default: in training). A split
-                smaller than one batch is one batch all the same.
+            batch_size: images per batch, over all processes.
+            train: shuffle and augment; otherwise in order and as they are.
+            seed, epoch: decide order and augmentation.
+            start: the first batch to yield; earlier ones are not computed.
+            rank, world: this process takes part `rank` of the `world` consecutive parts of each
+                batch. All processes yield equally many; in a short last batch a part may be empty.
+            drop_last: skip a last batch that is not full (default: in training). A split smaller
+                than one batch is still one batch.
         """
         if batch_size < 1 or not 0 <= rank < world:
             raise ValueError(
@@ -82,17 +81,15 @@ class Split(ABC):
     def _read(
         self, order: np.ndarray, spans: list[slice], rng: np.random.Generator | None
     ) -> Iterator[Batch]:
-        """The images `order[span]` of every span; augmented as `rng` says, or not at all."""
+        """The images `order[span]` of each span, augmented if there is an `rng`."""
 
     @abstractmethod
     def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:
-        """These images as evaluation sees them, before normalisation: for thumbnails and
-        reports."""
+        """These images as in evaluation, before normalisation: for thumbnails and reports."""
 
 
 def _part(batch: int, batch_size: int, total: int, rank: int, world: int) -> slice:
-    """The places of one process in a batch: equal parts as far as possible, the larger ones
-    first."""
+    """The places of one process in a batch. Parts differ by at most one; larger ones come first."""
     first, end = batch * batch_size, min((batch + 1) * batch_size, total)
     share, extra = divmod(end - first, world)
     begin = first + rank * share + min(rank, extra)
@@ -101,11 +98,11 @@ def _part(batch: int, batch_size: int, total: int, rank: int, world: int) -> sli
 
 @final
 class MemorySplit(Split):
-    """Images decoded in memory, augmented by a random crop from reflected borders and mirroring.
+    """Images in memory, augmented by mirroring and by shifts with reflected borders.
 
     Args:
-        images: all images of the data set; memory is shared between splits.
-        rows: which of them are this split's.
+        images: all images of the data set; all splits share this memory.
+        rows: which of them belong to this split.
         labels: their classes.
         mean, std: of the training images, in [0, 1].
     """
@@ -150,11 +147,10 @@ def shifted_and_mirrored(
     rows: Int64[Tensor, " n"],
     windows: Int64[Tensor, "n 3"],
 ) -> UInt8[Tensor, "n size size 3"]:
-    """out[i, y, x] = images[rows[i], y + down, (x or its mirror) + across]; the border is
-    reflected.
+    """out[i, y, x] = images[rows[i], y + down, (x or its mirror) + across], borders reflected.
 
-    One gather of pixels by index arithmetic: a batch of 256 at 32 px takes about as long as copying
-    it twice."""
+    One gather of pixels: a batch of 256 at 32 px takes about as long as copying it twice.
+    """
     size = images.shape[1]
     down, across, mirrored = windows.unsqueeze(1).unbind(2)  # (n, 1) each
     line = torch.arange(size)

@@ -1,4 +1,4 @@
-"""Images of large sets, decoded by worker processes while the network trains."""
+"""Worker processes decode the images of large data sets during training."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,17 @@ from blockout.data.tables import Rows
 
 @final
 class StreamSplit(Split):
-    """Images decoded while training by worker processes; memory does not grow with the images.
+    """Images that workers decode during training; memory does not grow with their number.
 
-    Training sees a random resized crop, mirrored half of the time; evaluation the centre square.
+    Training sees a random resized crop, mirrored half of the time; evaluation sees the centre
+    square.
 
     Args:
         rows: where the images are.
         labels: their classes.
         image_size: height and width.
         mean, std: of the training images, in [0, 1].
-        workers: processes that decode; 0 decodes in this one.
+        workers: processes that decode; with 0, this process decodes.
     """
 
     def __init__(
@@ -65,10 +66,11 @@ class StreamSplit(Split):
 
 
 def _in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLoader:
-    """`dataset[key]` for every key, in order, computed by `workers` processes.
+    """`dataset[key]` for each key, in order, computed by `workers` processes.
 
-    The loader has a random generator of its own: the usual one takes a number from torch's global
-    generator at every start, which would change the draws of the training that it serves."""
+    The loader has its own generator. By default it would take a number from torch's global
+    generator at every start and so change the draws of the training run.
+    """
     return DataLoader(
         dataset,
         sampler=keys,  # type: ignore[arg-type]
@@ -80,16 +82,16 @@ def _in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataL
 
 
 def _leave_signals_to_the_parent(_worker: int) -> None:
-    """A signal to the whole group must not end workers before the parent has saved its state."""
+    """A signal to the process group must not end workers before the parent has saved its state."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 class _Crops(Dataset):
-    """Indexed by (which images, their seeds), the part of one batch; seed -1: the centre square.
+    """Indexed by (places, seeds) of part of a batch; seed -1 means the centre square.
 
-    A damaged image is returned as the error: raised in a worker, it would arrive with the worker's
-    traceback for a message.
+    Returns the error of a damaged image: if a worker raised it, its message would become the
+    worker's traceback.
     """
 
     def __init__(self, rows: Rows, size: int) -> None:
@@ -114,7 +116,7 @@ class _Crops(Dataset):
 
 
 def unreadable(rows: Rows, workers: int, chunk: int = 256) -> list[tuple[int, str]]:
-    """The places of damaged images and what is wrong with each; decodes every image once."""
+    """The places of damaged images and what is wrong with them; decodes every image once."""
     chunks = [range(first, min(first + chunk, len(rows))) for first in range(0, len(rows), chunk)]
     return [found for errors in _in_workers(_Errors(rows), chunks, workers) for found in errors]
 

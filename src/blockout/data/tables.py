@@ -1,4 +1,4 @@
-"""What is known of a data set before its images are decoded."""
+"""What we know about a data set before its images are decoded."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -21,27 +21,27 @@ PARTS = ("train", "holdout", "test")
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Classes, and the class and split of every image."""
+    """The classes, and the class and split of each image."""
 
     classes: tuple[str, ...]
     groups: tuple[int, ...] | None
-    """Index into `group_names` for every class, where the data knows groups."""
+    """Index into `group_names` for each class, if the data has groups."""
     group_names: tuple[str, ...] | None
     labels: Int64[np.ndarray, " n"]
     parts: Int64[np.ndarray, " n"]
-    """TRAIN, HOLDOUT or TEST, as the data itself is divided."""
+    """TRAIN, HOLDOUT or TEST, according to the splits of the data itself."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Images that are not decoded yet: a Hugging Face data set that holds their paths or bytes."""
+    """Undecoded images: a Hugging Face data set of paths or bytes."""
 
     dataset: "Dataset"
     column: str
     index: Int64[np.ndarray, " n"]
     starts: tuple[tuple[int, str], ...]
-    """Where each split begins in the data set, and its name; to name an image that has no path."""
+    """Where each split starts, and its name: to name images that have no path."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -50,14 +50,14 @@ class Rows:
         return replace(self, index=self.index[places])
 
     def image(self, place: int) -> Image.Image:
-        """The image as upright RGB; DataError names it when it is damaged."""
+        """The image as upright RGB; a DataError names a damaged image."""
         row = int(self.index[place])
         return self._decoded(row, self.dataset[row][self.column])
 
     def images(self, chunk: int = 256) -> Iterator[Image.Image | DataError]:
-        """All images in order, a damaged one as the error that names it.
+        """All images in order; for a damaged image, the error that names it.
 
-        Reads `chunk` rows at a time, which is much faster than one by one.
+        Reads `chunk` rows at a time, which is much faster than one at a time.
         """
         for first in range(0, len(self), chunk):
             rows = self.index[first : first + chunk]
@@ -81,14 +81,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """A data set that has been opened: what is known of its images, and where they are."""
+    """An opened data set: what we know about its images, and where they are."""
 
     catalogue: Catalogue
     rows: Rows
 
 
 def join(splits: "Mapping[str, Dataset]", column: str) -> Rows:
-    """The images of several splits in a row, undecoded; `column` holds them as paths or bytes."""
+    """The images of several splits, one after another; `column` holds their paths or bytes."""
     from datasets import Image as ImageFeature
     from datasets import concatenate_datasets
 

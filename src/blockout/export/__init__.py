@@ -1,4 +1,4 @@
-"""Files that run elsewhere, and reading them back."""
+"""Writes networks to files that run elsewhere, and reads them back."""
 
 from blockout.export.about import About, ExportError
 from blockout.export.reading import FORMATS, ExportedModel, Format, load_exported

@@ -1,4 +1,4 @@
-"""What an exported file says about itself, as the same JSON in every format."""
+"""What an exported file says about itself: the same JSON in every format."""
 
 import hashlib
 import json
@@ -14,20 +14,20 @@ import blockout
 FORMAT = 1
 LARGEST_IMAGE = 8192
 KEY = "blockout"
-"""Where the JSON stands: a key of ONNX's and of safetensors' metadata, an extra file of a .pt2."""
+"""Where the JSON is: a metadata key in ONNX and safetensors, an extra file in a .pt2."""
 
 CHECKSUM = "blockout_checksum"
-"""Beside the JSON, where the format itself has none (.pt2 has)."""
+"""A second key, for formats without their own checksum (.pt2 has one)."""
 
 Channels = tuple[float, float, float]
 
 
 class ExportError(ValueError):
-    """A file cannot be exported, or is not what was exported; the message says what to do."""
+    """A network cannot be exported, or a file is not an intact export."""
 
 
 def checksum(text: str, contents: Iterable[bytes | memoryview]) -> str:
-    """Of what a file says about itself and of its weights; tells damage, not malice.
+    """Checksum of the JSON and the weights; it detects damage, not tampering.
 
     >>> checksum("{}", [b"weights"]) == checksum("{}", [b"wei", b"ghts"])
     True
@@ -39,17 +39,17 @@ def checksum(text: str, contents: Iterable[bytes | memoryview]) -> str:
 
 
 def require_checksum(found: str, expected: str | None) -> None:
-    """Without an expected one nothing is required: an editor of files may take it away."""
+    """Without an expected checksum, nothing is required: a tool that edits files may remove it."""
     if expected is not None and found != expected:
         raise ExportError(
             "is damaged: its contents do not match its checksum; copy or export it again. (If a "
-            f"tool changed it on purpose, remove {CHECKSUM} from its metadata)"
+            f"tool changed it on purpose, remove {CHECKSUM} from the metadata)"
         )
 
 
 @dataclass(frozen=True)
 class About:
-    """What classifying takes beside the network.
+    """What you need to classify images, apart from the network.
 
     >>> about = About(("ant", "bee"), 32, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     >>> About.from_json(about.to_json()) == about
@@ -61,10 +61,10 @@ class About:
     mean: Channels
     std: Channels
     architecture: dict[str, Any] | None = None
-    """What ``from_description`` builds the network from; only where the file holds no graph."""
+    """What ``from_description`` needs to build the network; only in files without a graph."""
 
     def to_json(self) -> str:
-        """Written for the programmer who meets the file without this library."""
+        """Readable for a programmer who does not have this library."""
         size = self.image_size
         described = {
             "format": FORMAT,
@@ -87,34 +87,35 @@ class About:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "About":
-        """Raises ExportError where the text is not what ``to_json`` of this version writes."""
+        """Raises ExportError if ``to_json`` of this version did not write the text."""
         try:
             described = json.loads(text)
             written = described["format"]
             if type(written) is int and written > FORMAT:
                 raise ExportError(
-                    f"was written by a newer blockout (format {written}, this one reads {FORMAT}): "
-                    "pip install --upgrade blockout"
+                    f"was written by a newer blockout (format {written}; this version reads "
+                    f"{FORMAT}): pip install --upgrade blockout"
                 )
             if written != FORMAT:
-                raise ValueError(f"format {FORMAT} was expected, got {written!r}")
+                raise ValueError(f"expected format {FORMAT}, got {written!r}")
             return cls._checked(described)
         except ExportError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ExportError(
-                f"is damaged: what it says about itself is wrong ({error})"
-            ) from error
+            raise ExportError(f"is damaged: its description is wrong ({error})") from error
 
     @classmethod
     def _checked(cls, described: dict[str, Any]) -> "About":
         seen = described["preprocessing"]
         about = cls(
-            tuple(described["classes"]), seen["image_size"], tuple(seen["mean"]),
-            tuple(seen["std"]), described["architecture"],
-        )  # fmt: skip
+            tuple(described["classes"]),
+            seen["image_size"],
+            tuple(seen["mean"]),
+            tuple(seen["std"]),
+            described["architecture"],
+        )
         if len(about.classes) < 2 or not all(isinstance(name, str) for name in about.classes):
-            raise ValueError("classes must be two names or more")
+            raise ValueError("classes must be at least two names")
         if type(about.image_size) is not int or not 1 <= about.image_size <= LARGEST_IMAGE:
             raise ValueError(f"image_size must be 1 to {LARGEST_IMAGE}, got {about.image_size!r}")
         for values in (about.mean, about.std):

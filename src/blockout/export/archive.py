@@ -1,10 +1,9 @@
-"""A .pt2 that torch may load: what ``export`` writes and nothing else.
+"""Checks a .pt2 file before torch loads it: only what ``export`` writes passes.
 
-``torch.export.load`` trusts its file. It unpickles sample inputs, custom objects and subclasses of
-tensors, loads shared libraries, evaluates sizes and guards as Python, calls whatever is found by
-name below ``torch``, and pastes names into code that it runs. So a file is read here with the
-standard library, every word of it is held against what a network needs, and torch is given a new
-archive, in memory, of the pieces that passed.
+``torch.export.load`` trusts its file. It unpickles sample inputs, custom objects and tensor
+subclasses, loads shared libraries, evaluates sizes and guards as Python, calls anything it finds by
+name under ``torch``, and pastes names into code that it runs. So we read the file with the standard
+library, check every word of it, and give torch a new archive, in memory, of the pieces that passed.
 """
 
 import io
@@ -25,7 +24,7 @@ CONFIGS = {
     "data/weights/model_weights_config.json": r"weight_\d+",
     "data/constants/model_constants_config.json": r"tensor_\d+",
 }
-"""Which tensor is in which record, and how such records are called."""
+"""Lists of tensors by record, and the names that such records have."""
 RAW = r"data/weights/weight_\d+|data/constants/tensor_\d+"
 MARKS = ("archive_format", "archive_version", "byteorder", ".data/version")
 IGNORED = (".data/serialization_id", SAMPLE_INPUTS)
@@ -35,13 +34,15 @@ SIZE = (
     r"(Symbol\('[su]\d+'(, (positive|integer|nonnegative)=True)*\)|Integer\(-?\d+\)|-?\d+"
     r"|(Add|Mul|Max|Min|FloorDiv|CleanDiv|Mod|PythonMod)\(|, |\))+"
 )
-"""A size that depends on the batch, as sympy writes it: sums and products of whole numbers."""
+"""A size that depends on the batch, as sympy writes it: arithmetic of whole numbers."""
+DOTTED_KEYS = ("parameter_name", "buffer_name", "tensor_constant_name", "fqn", "path_name")
 PATTERNS = {
-    "parameter_name": DOTTED, "buffer_name": DOTTED, "tensor_constant_name": DOTTED, "fqn": DOTTED,
-    "path_name": DOTTED, "expr_str": SIZE, "torch_version": r"[\w.+]*",
+    **dict.fromkeys(DOTTED_KEYS, DOTTED),
+    "expr_str": SIZE,
+    "torch_version": r"[\w.+]*",
     "as_float": r"-?Infinity|NaN",
-}  # fmt: skip
-"""What a text may be made of, by its key; a name without dots everywhere else."""
+}
+"""The pattern of a text, by its key; any other text must be a name without dots."""
 NEVER = ("as_graph", "as_operator", "as_custom_obj", "custom_obj", "as_string_to_argument", "token")
 SIZE_ARITHMETIC = [f"_operator.{name}" for name in ("add", "sub", "mul", "floordiv", "getitem")]
 EVERYDAY = frozenset({
@@ -54,7 +55,7 @@ EVERYDAY = frozenset({
     "special_ndtr", "split", "square", "stack", "tanh_", "tile", "to", "transpose", "unflatten",
     "upsample_bicubic2d", "view_as", "_assert_tensor_metadata",
 })  # fmt: skip
-"""Operators beyond torch's core that image networks are traced to."""
+"""Operators outside torch's core that traced image networks use."""
 ONE_IMAGE_TENSOR = (
     '[1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": '
     '"builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, '
@@ -62,17 +63,21 @@ ONE_IMAGE_TENSOR = (
 )
 ONE_LOGITS_TENSOR = '[1, {"type": null, "context": null, "children_spec": []}]'
 REPLACED: dict[str, Any] = {
-    "metadata": {}, "guards_code": [], "treespec_namedtuple_fields": {}, "custom_obj_values": {},
-    "in_spec": ONE_IMAGE_TENSOR, "out_spec": ONE_LOGITS_TENSOR,
-}  # fmt: skip
-"""What is code, or may become code, and is the same or not needed for any network of ours."""
+    "metadata": {},
+    "guards_code": [],
+    "treespec_namedtuple_fields": {},
+    "custom_obj_values": {},
+    "in_spec": ONE_IMAGE_TENSOR,
+    "out_spec": ONE_LOGITS_TENSOR,
+}
+"""Values that are or may become code. Ours need none of them, or always the same."""
 
 
 def checked_archive(path: Path) -> tuple[io.BytesIO, str]:
-    """A new archive of what is harmless in the file, and what the file says about itself.
+    """A new archive of the harmless parts of a file, and what the file says about itself.
 
     Raises:
-        ExportError: the file is damaged, of somebody else, or holds more than a network.
+        ExportError: the file is damaged, not an export of ours, or holds more than a network.
     """
     records = _records(path)
     if ABOUT not in records:
@@ -81,7 +86,9 @@ def checked_archive(path: Path) -> tuple[io.BytesIO, str]:
             "`blockout export RUN` writes files that do"
         )
     if records.get(SAMPLE_INPUTS):
-        raise ExportError(f"is refused: it holds pickled data ({SAMPLE_INPUTS}), never read here")
+        raise ExportError(
+            f"is refused: it holds pickled data ({SAMPLE_INPUTS}), which we never read"
+        )
     unknown = [name for name in records if not _is_known(name)]
     if unknown:
         raise ExportError(f"is refused: it holds {unknown[0]!r}, which no export of blockout has")
@@ -103,7 +110,7 @@ def _records(path: Path) -> dict[str, bytes]:
     except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as error:
         if isinstance(error, ExportError):
             raise
-        raise ExportError(f"is damaged or no .pt2 at all ({error})") from error
+        raise ExportError(f"is damaged or not a .pt2 file ({error})") from error
 
 
 def _is_known(name: str) -> bool:
@@ -115,7 +122,7 @@ def _loaded(records: dict[str, bytes], name: str) -> Any:
     try:
         return json.loads(records[name])
     except (KeyError, ValueError, RecursionError) as error:
-        raise ExportError(f"is damaged: {name} is missing or no JSON") from error
+        raise ExportError(f"is damaged: {name} is missing or not JSON") from error
 
 
 def _dumped(value: Any) -> bytes:
@@ -132,12 +139,12 @@ def _archive(records: dict[str, bytes]) -> io.BytesIO:
 
 
 def _checked_config(config: Any, pattern: str) -> Any:
-    """Tensors as raw bytes only: nothing pickled, no objects."""
+    """Allows tensors as raw bytes only: nothing pickled, no objects."""
     try:
         for name, payload in config["config"].items():
             path = payload["path_name"]
             if payload["use_pickle"] is not False or not re.fullmatch(pattern, path):
-                raise ExportError(f"is refused: {name} is pickled ({path}), and never read here")
+                raise ExportError(f"is refused: {name} is pickled ({path}), which we never read")
     except (KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"is damaged: its list of tensors is wrong ({error})") from error
     return _checked(config)
@@ -155,7 +162,7 @@ def _checked_graph(graph: Any) -> Any:
 
 
 def _checked(value: Any, key: str = "") -> Any:
-    """The same JSON without anything that torch would run, or an error."""
+    """The same JSON without anything that torch would run; raises if it cannot be made safe."""
     if key in REPLACED:
         return REPLACED[key]
     if key == "target":
@@ -176,13 +183,14 @@ def _checked(value: Any, key: str = "") -> Any:
 
 def _require_pattern(text: str, pattern: str) -> None:
     if not re.fullmatch(pattern, text, re.ASCII):
-        raise ExportError(f"is refused: {text[:60]!r} stands where a name or a size should")
+        raise ExportError(f"is refused: it holds {text[:60]!r} in place of a name or size")
 
 
 def _require_known_operator(target: Any) -> None:
-    """Arithmetic of sizes, and operators of networks: torch's core, and those that come down to it.
+    """Allows arithmetic of sizes, torch's core operators, and ``EVERYDAY`` ones.
 
-    Others read and write files (``from_file``) or memory that is not theirs."""
+    Others read and write files (``from_file``) or foreign memory.
+    """
     if target in SIZE_ARITHMETIC:
         return
     named = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", str(target), re.ASCII)
@@ -192,4 +200,4 @@ def _require_known_operator(target: Any) -> None:
             named[1] in EVERYDAY or torch.Tag.core in operator.tags
         ):
             return
-    raise ExportError(f"is refused: it calls {str(target)[:60]!r}, which is no known operator")
+    raise ExportError(f"is refused: it calls {str(target)[:60]!r}, which is not a known operator")

@@ -1,4 +1,4 @@
-"""Exported files as something that classifies. Nothing in them is unpickled or run as Python."""
+"""Reads exported files to classify with. Nothing in them is unpickled or run as Python."""
 
 import contextlib
 import logging
@@ -29,7 +29,7 @@ Format = Literal["onnx", "pt2", "safetensors"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 ENDINGS = ", ".join(f".{name}" for name in FORMATS[:-1]) + f" or .{FORMATS[-1]}"
 FROM_ELSEWHERE = ("auto_map", "attn_implementation", "quantization_config", "backbone")
-"""What makes a Hugging Face configuration fetch code or weights; no export of ours needs it."""
+"""Keys that make a Hugging Face configuration fetch code or weights; our exports need none."""
 BUILT_IN = ("eager", "sdpa")
 
 Network = Callable[[Float[Tensor, "batch 3 h w"]], Float[Tensor, "batch classes"]]
@@ -37,7 +37,7 @@ Network = Callable[[Float[Tensor, "batch 3 h w"]], Float[Tensor, "batch classes"
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What a file holds: images to logits, and what belongs to it, as in ``TrainedModel``."""
+    """A network from images to logits, and what belongs to it, as in ``TrainedModel``."""
 
     model: Network
     classes: tuple[str, ...]
@@ -47,17 +47,17 @@ class ExportedModel:
 
 
 def load_exported(path: Path) -> ExportedModel:
-    """An exported file, ready to classify; the format is told by the name's ending.
+    """Loads an exported file; the suffix of its name tells the format.
 
     Raises:
-        ExportError: the file is missing, damaged, of somebody else or of a newer version.
+        ExportError: the file is missing, damaged, not an export, or from a newer version.
     """
     path = Path(path)
     ending = path.suffix.removeprefix(".").lower()
     if not path.is_file():
         raise ExportError(f"there is no file {path}; `blockout export` writes one")
     if ending not in FORMATS:
-        raise ExportError(f"{path} is no exported file: those end in {ENDINGS}")
+        raise ExportError(f"{path} is not an exported file: those end in {ENDINGS}")
     try:
         return read(path, ending)
     except OSError as error:
@@ -67,7 +67,7 @@ def load_exported(path: Path) -> ExportedModel:
 
 
 def read(path: Path, form: Format) -> ExportedModel:
-    """As ``load_exported``, of a file by any name; an error says what the file is or does."""
+    """Like ``load_exported``, for any file name. Errors start with a verb: "is damaged"."""
     readers = {"onnx": _read_onnx, "pt2": _read_pt2, "safetensors": _read_safetensors}
     about, network = readers[form](path)
     _try_out(network, about)
@@ -102,13 +102,13 @@ def _read_onnx(path: Path) -> tuple[About, Network]:
 def _read_pt2(path: Path) -> tuple[About, Network]:
     archive, written = checked_archive(path)
     about = About.from_json(_ours(written))
-    with _or_damaged("or of another version of torch"), quietly():
+    with _or_damaged("or from another version of torch"), quietly():
         program = torch.export.load(archive)
         return about, program.module()
 
 
 def _read_safetensors(path: Path) -> tuple[About, Network]:
-    with _or_damaged("or not in the format of safetensors"), safe_open(path, "pt") as file:
+    with _or_damaged("or not in safetensors format"), safe_open(path, "pt") as file:
         noted = file.metadata() or {}
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     about = About.from_json(_ours(noted.get(KEY)))
@@ -121,7 +121,7 @@ def _read_safetensors(path: Path) -> tuple[About, Network]:
 
 
 def raw_bytes(weights: dict[str, Tensor]) -> Iterator[memoryview]:
-    """The values of contiguous tensors, in the order of their names."""
+    """The values of contiguous tensors, sorted by name."""
     for _, tensor in sorted(weights.items()):
         yield tensor.reshape(-1).view(torch.uint8).numpy().data
 
@@ -146,18 +146,18 @@ def _ours(written: str | None) -> str:
 
 
 def _try_out(network: Network, about: About) -> None:
-    """Two black images, so that what does not work is known before the first real one."""
+    """Runs two black images, so that a broken network fails before the first real one."""
     size, classes = about.image_size, len(about.classes)
     with _or_damaged("and cannot be run"), torch.no_grad():
         logits = network(torch.zeros(2, 3, size, size))
     if tuple(logits.shape) != (2, classes):
         raise ExportError(
-            f"is damaged: it names {classes} classes and gives outputs of {tuple(logits.shape)}"
+            f"is damaged: it names {classes} classes but its outputs are {tuple(logits.shape)}"
         )
 
 
 def _require_self_contained(description: Any) -> None:
-    """Refuses a description that would send the libraries behind it to fetch something."""
+    """Refuses a description that would make a library fetch something."""
     if isinstance(description, dict):
         for key, value in description.items():
             fetches = any(key.strip("_").startswith(name) for name in FROM_ELSEWHERE)
@@ -171,7 +171,7 @@ def _require_self_contained(description: Any) -> None:
 
 @contextlib.contextmanager
 def _or_damaged(what: str) -> Iterator[None]:
-    """Whatever a foreign reader raises on what it does not expect, in one line."""
+    """Turns whatever a foreign reader raises into one line."""
     try:
         yield
     except (ExportError, OSError, MemoryError):
@@ -186,7 +186,7 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without the warnings and log lines of exporters and loaders; errors come as exceptions."""
+    """Hides warnings and log lines of exporters and loaders; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""Trained networks as files that others run: ONNX, torch.export (.pt2), safetensors with JSON."""
+"""Writes trained networks as ONNX, torch.export (.pt2), or safetensors with JSON."""
 
 import contextlib
 import copy
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from blockout.convert import to_dense
+from blockout.dropconnect import DropConnectLinear
 from blockout.export.about import CHECKSUM, KEY, About, ExportError, checksum
 from blockout.export.archive import EXTRA_FILE
 from blockout.export.reading import (
@@ -24,39 +25,38 @@ from blockout.export.reading import (
     raw_bytes,
     read,
 )
-from blockout.layers import DropConnectLinear
 from blockout.models import ImageClassifier
+from blockout.runs.folder import write_atomically
 from blockout.training import RunError, TrainedModel
-from blockout.training.files import write_atomically
 
 BATCHES = (1, 3, 8)
 TOLERANCE = 1e-4
-"""Largest difference between a logit of the file and of the run, as a share of the largest logit
-(at least 1). Sums of float32 in another order differ by 1e-6 to 1e-5 of it; a wrong weight, padding
-or epsilon by far more."""
+"""Largest allowed difference between a logit of the file and of the run, as a share of the largest
+logit (at least 1). Summing float32 in another order changes 1e-6 to 1e-5 of it; a wrong weight,
+padding or epsilon changes far more."""
 LARGEST_ONNX = 2**31 - 2**24
-"""Bytes of weights; protobuf holds 2 GB, the graph included."""
+"""Bytes of weights; protobuf holds 2 GB, including the graph."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A file that has been written, loaded back and compared."""
+    """A file that was written, loaded back and compared."""
 
     path: Path
     size: int
     """Bytes."""
     difference: float
-    """The largest of a logit, as a share of the largest logit."""
+    """The largest difference of a logit, as a share of the largest logit."""
 
 
 def export(trained: TrainedModel, path: Path, form: Format) -> Export:
     """Folds the network, writes it, loads the file back and compares it with ``trained``.
 
-    The file appears in one step, after the comparison; until then what was there stays.
+    The file appears in one step, after the comparison. If anything fails, an earlier file stays.
 
     Raises:
-        ExportError: the network cannot be exported, the file not written, or what is loaded back
-            differs by more than ``TOLERANCE`` in batches of 1, 3 and 8.
+        ExportError: the network cannot be exported, the file cannot be written, or its outputs
+            differ by more than ``TOLERANCE`` in batches of 1, 3 and 8.
     """
     path = _destination(path)
     network = folded(trained.model)
@@ -73,16 +73,15 @@ def export(trained: TrainedModel, path: Path, form: Format) -> Export:
     except RunError as error:
         raise ExportError(
             f"cannot write {path}: {error.__cause__}; free some space or name another file with "
-            "--out. What was there is as it was"
+            "--out. An earlier file is unchanged"
         ) from error
     return Export(path, len(content), differences[0])
 
 
 def folded(model: nn.Module) -> nn.Module:
-    """The network as it infers, made of plain layers; DropConnect stays as it is.
+    """The inference network, made of plain layers; DropConnect stays as it is.
 
-    The mean of an activation over DropConnect's masks is plain arithmetic but no plain layer, and
-    ``to_dense`` would lose it.
+    ``to_dense`` would lose DropConnect's mean activation, which no plain layer computes.
 
     >>> from blockout import BlockoutLinear
     >>> folded(nn.Sequential(BlockoutLinear(8, 4, clusters=2)))
@@ -97,19 +96,22 @@ def folded(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def compare(trained: TrainedModel, exported: ExportedModel) -> float:
-    """The largest difference of a logit on noise, as a share of the largest; an error if large."""
+    """The largest difference of a logit on noise, as a share of the largest logit.
+
+    Raises ExportError if it exceeds ``TOLERANCE``.
+    """
     chance, size, worst = torch.Generator().manual_seed(0), trained.image_size, 0.0
     for batch in BATCHES:
         images = torch.randn(batch, 3, size, size, generator=chance)
         expected, got = trained.model(images), _run(exported, images)
         if got.shape != expected.shape:
-            raise ExportError(f"gives {tuple(got.shape)} for {tuple(expected.shape)}")
+            raise ExportError(f"outputs {tuple(got.shape)}, expected {tuple(expected.shape)}")
         share = float((got - expected).abs().max() / expected.abs().max().clamp_min(1))
         if not share <= TOLERANCE:
             raise ExportError(
                 f"the exported network differs from the run: in a batch of {batch} by {share:.2g} "
-                f"of the largest logit, where {TOLERANCE:g} is allowed. Nothing was written; try "
-                "another --format, and please report it"
+                f"of the largest logit ({TOLERANCE:g} is allowed). Nothing was written; try "
+                "another --format, and please report this"
             )
         worst = max(worst, share)
     return worst
@@ -127,7 +129,7 @@ def _read_back(path: Path, form: Format) -> ExportedModel:
 def _run(exported: ExportedModel, images: Tensor) -> Tensor:
     try:
         return exported.model(images)
-    except Exception as error:  # of any of three foreign runtimes
+    except Exception as error:  # from any of three foreign runtimes
         batch = len(images)
         raise ExportError(
             f"the exported network fails on a batch of {batch}: {first_line(error)}"
@@ -135,13 +137,11 @@ def _run(exported: ExportedModel, images: Tensor) -> Tensor:
 
 
 def _destination(path: Path) -> Path:
-    path = Path(os.path.realpath(path))  # a link is followed, not replaced
+    path = Path(os.path.realpath(path))  # follow a link instead of replacing it
     if path.exists() and not path.is_file():
-        raise ExportError(f"--out {path} is not a file that can be replaced; name another")
+        raise ExportError(f"--out {path} is not a regular file; name another")
     if not path.parent.is_dir():
-        raise ExportError(
-            f"there is no folder {path.parent} to write {path.name} to; make it first"
-        )
+        raise ExportError(f"there is no folder {path.parent} for {path.name}; create it first")
     return path
 
 
@@ -158,8 +158,8 @@ def _to_safetensors(network: nn.Module, about: About) -> bytes:
     about = replace(about, architecture=network.describe())
     if network.describe()["trunk"]["kind"] == "own":
         raise ExportError(
-            "safetensors takes an architecture that can be described as JSON, and "
-            f"{type(network.trunk).__name__} is a trunk of your own; use --format onnx or pt2"
+            "safetensors needs an architecture that JSON can describe, and "
+            f"{type(network.trunk).__name__} is your own trunk; use --format onnx or pt2"
         )
     weights = {k: v.cpu().contiguous().clone() for k, v in network.state_dict().items()}
     text = about.to_json()
@@ -178,27 +178,33 @@ def _to_pt2(network: nn.Module, about: About) -> bytes:
 def _to_onnx(network: nn.Module, about: About) -> bytes:
     onnx, _ = import_onnx("onnx"), import_onnx("onnxscript")
     if sum(v.nbytes for v in network.state_dict().values()) > LARGEST_ONNX:
-        raise ExportError("an ONNX file holds 2 GB at most and this network is larger; "
-                          "use --format pt2 or safetensors")  # fmt: skip
+        raise ExportError(
+            "an ONNX file holds at most 2 GB and this network is larger; "
+            "use --format pt2 or safetensors"
+        )
     traced = _traced(network, about.image_size)
     with _or_impossible("ONNX cannot express", "pt2 or safetensors"):
         program = torch.onnx.export(
-            traced, dynamo=True, verbose=False, external_data=False,
-            input_names=["images"], output_names=["logits"],
-        )  # fmt: skip
+            traced,
+            dynamo=True,
+            verbose=False,
+            external_data=False,
+            input_names=["images"],
+            output_names=["logits"],
+        )
     assert program is not None
     for node in program.model.graph.all_nodes():
-        node.metadata_props.clear()  # where each came from in the source
+        node.metadata_props.clear()  # source locations
     graph, text = program.model_proto.SerializeToString(), about.to_json()
     noted = onnx.ModelProto()
     onnx.helper.set_model_props(
         noted, {KEY: text, CHECKSUM: f"{len(graph)}:{checksum(text, [graph])}"}
     )
-    return graph + noted.SerializeToString()  # joined messages are one message to protobuf
+    return graph + noted.SerializeToString()  # protobuf reads concatenated messages as one
 
 
 def _traced(network: nn.Module, image_size: int) -> torch.export.ExportedProgram:
-    """The computation as a graph for any batch, without traces of this machine's paths."""
+    """The computation as a graph for any batch size, without paths of this machine."""
     images = torch.zeros(2, 3, image_size, image_size)
     batch = torch.export.Dim("batch")
     with _or_impossible("torch.export cannot follow", "safetensors"), torch.no_grad():
@@ -212,7 +218,7 @@ def _traced(network: nn.Module, image_size: int) -> torch.export.ExportedProgram
 
 @contextlib.contextmanager
 def _or_impossible(what: str, instead: str) -> Iterator[None]:
-    """Quietly; what an exporter says against a network, in one line."""
+    """Hides an exporter's output and turns what it raises into one line."""
     try:
         with quietly():
             yield

@@ -1,14 +1,13 @@
-"""Trunks, heads and the classifiers made of them."""
+"""Trunks, heads, and classifiers made of both."""
 
 from blockout.models.building import build_model, build_trunk, from_description
 from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import ModelConfig, PaperDefaults, paper_defaults, resolved
 from blockout.models.heads import Head
-from blockout.models.inception import CompactInception, InceptionBN
+from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import Preprocessing, PretrainedTrunk, trunk_preprocessing
 
 __all__ = [
-    "CompactInception",
     "Head",
     "ImageClassifier",
     "InceptionBN",
@@ -16,6 +15,7 @@ __all__ = [
     "PaperDefaults",
     "Preprocessing",
     "PretrainedTrunk",
+    "SmallInception",
     "build_model",
     "build_trunk",
     "count_features",

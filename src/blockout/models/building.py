@@ -1,4 +1,4 @@
-"""From a config, or from a saved description, to a model."""
+"""Builds models from a config or from a saved description."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from torch import nn
 
 from blockout.models.classifier import ImageClassifier, count_features
-from blockout.models.config import ModelConfig, resolved
+from blockout.models.config import FORMER_NAMES, LARGE_TRUNK, SMALL_TRUNK, ModelConfig, resolved
 from blockout.models.heads import Head
-from blockout.models.inception import CompactInception, InceptionBN
+from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import PretrainedTrunk
 
 
@@ -20,7 +20,7 @@ def build_model(
     image_size: int,
     trunk: nn.Module | None = None,
 ) -> ImageClassifier:
-    """The model of a config for one data set; ``trunk`` takes the place of ``config.trunk``.
+    """The model of a config for one data set; ``trunk`` replaces ``config.trunk``.
 
     >>> model = build_model(ModelConfig(), classes=100, data_name="cifar100", image_size=32)
     >>> model.head.fc2
@@ -36,32 +36,38 @@ def build_model(
     assert config.nodes and config.clusters and config.dropout is not None
     trunk = build_trunk(config, image_size) if trunk is None else trunk
     head = Head(
-        count_features(trunk, image_size), classes, method=config.method, nodes=config.nodes,
-        clusters=config.clusters, hard=config.hard, learned=config.learned, dropout=config.dropout,
-    )  # fmt: skip
+        count_features(trunk, image_size),
+        classes,
+        method=config.method,
+        nodes=config.nodes,
+        clusters=config.clusters,
+        hard=config.hard,
+        learned=config.learned,
+        dropout=config.dropout,
+    )
     return ImageClassifier(trunk, head, freeze_trunk=config.freeze_trunk)
 
 
 def build_trunk(config: ModelConfig, image_size: int) -> nn.Module:
-    """The trunk alone; a pretrained one comes with its weights, tried at this image size."""
+    """The trunk alone. A pretrained one has its weights and was tried at this image size."""
     trunk = resolved(config, "", image_size).trunk
-    if trunk == "inception-bn":
+    if trunk == LARGE_TRUNK:
         return InceptionBN()
-    if trunk == "compact":
-        return CompactInception(config.width, config.early_downsampling)
+    if trunk == SMALL_TRUNK:
+        return SmallInception(config.width, config.early_downsampling)
     return PretrainedTrunk.load(trunk, image_size)
 
 
 def from_description(
     description: Mapping[str, Any], trunk: nn.Module | None = None
 ) -> ImageClassifier:
-    """The architecture that ``ImageClassifier.describe`` described, with weights as yet untrained.
+    """The architecture that ``ImageClassifier.describe`` describes, with untrained weights.
 
-    Needs neither pickle nor network nor, for a pretrained trunk, the folder that it came from.
+    Needs no pickle, no network, and no folder of a pretrained trunk.
 
     Args:
-        description: what ``describe`` gave, also after a way through JSON.
-        trunk: the user's own trunk, where the described model had one.
+        description: the result of ``describe``, possibly saved as JSON in between.
+        trunk: your own trunk, if the described model had one.
 
     >>> model = build_model(ModelConfig(), classes=10, data_name="shapes", image_size=32)
     >>> twin = from_description(model.describe())
@@ -70,31 +76,32 @@ def from_description(
     """
     if description.get("format") != 1:
         raise ValueError(
-            f"a model description of format 1 was expected, got {description.get('format')!r}; "
-            "it was written by another version of blockout"
+            f"expected a model description of format 1, got {description.get('format')!r}; "
+            "another version of blockout wrote it"
         )
     try:
         trunk = _described_trunk(dict(description["trunk"]), trunk)
         head = Head(**description["head"])
         return ImageClassifier(trunk, head, freeze_trunk=description["freeze_trunk"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the model description is not complete or not known: {error}") from error
+        raise ValueError(f"the model description is incomplete or unknown: {error}") from error
 
 
 def _described_trunk(description: dict[str, Any], own: nn.Module | None) -> nn.Module:
     kind = description.pop("kind")
+    kind = FORMER_NAMES.get(kind, kind)
     if kind == "own":
         if own is None:
             raise ValueError(
-                f"the model has a trunk of its own, {description['class']}; build it and pass it: "
+                f"the model has a custom trunk, {description['class']}; build it and pass it: "
                 "from_description(description, trunk=...)"
             )
         return own
     if own is not None:
         raise ValueError(f"the model's trunk is {kind}, which needs no trunk=...")
     kinds = {
-        "compact": CompactInception,
-        "inception-bn": InceptionBN,
+        SMALL_TRUNK: SmallInception,
+        LARGE_TRUNK: InceptionBN,
         "pretrained": PretrainedTrunk.from_configuration,
     }
     if kind not in kinds:

@@ -1,4 +1,4 @@
-"""Trunk and head in one module."""
+"""A trunk and a head in one module."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from torch import Tensor, fx, nn
 from blockout.layers import memberships_of
 from blockout.memberships import Memberships
 from blockout.models.heads import Head
-from blockout.models.inception import CompactInception, InceptionBN
+from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import PretrainedTrunk
 
-fx.wrap("pool_features")  # so that `convert` can follow the forward through it
+fx.wrap("pool_features")  # so that `convert` can trace through it
 
 
 def pool_features(x: Tensor) -> Float[Tensor, "n features"]:
-    """(N, features) as it is; the average of (N, features, H, W) over the grid."""
+    """Averages (N, features, H, W) over the grid; leaves (N, features) as it is."""
     if x.dim() == 4:
         return x.mean((2, 3))
     if x.dim() != 2:
@@ -28,13 +28,13 @@ def pool_features(x: Tensor) -> Float[Tensor, "n features"]:
 
 
 class ImageClassifier(nn.Module):
-    """Images to logits: a trunk, average pooling where it gives a grid, and a head.
+    """Images to logits: a trunk, average pooling if it outputs a grid, and a head.
 
     Args:
-        trunk: any module that gives (N, features) or (N, features, H, W).
-        head: any module from (N, features) to (N, classes), as ``Head``.
-        freeze_trunk: the trunk neither learns nor changes: no gradients, and in eval mode (batch
-            normalisation, dropout) even while the head trains.
+        trunk: any module that outputs (N, features) or (N, features, H, W).
+        head: any module from (N, features) to (N, classes), such as ``Head``.
+        freeze_trunk: the trunk gets no gradients and stays in eval mode (batch normalisation,
+            dropout) while the head trains.
 
     Shape: (N, channels, H, W) to (N, classes).
 
@@ -56,27 +56,27 @@ class ImageClassifier(nn.Module):
             trunk.requires_grad_(False).eval()
 
     def features(self, x: Float[Tensor, "n channels h w"]) -> Float[Tensor, "n features"]:
-        """What the head sees: the trunk's outputs, averaged over the grid."""
+        """What the head reads: the trunk's outputs, averaged over the grid."""
         return pool_features(self.trunk(x))
 
     def forward(self, x: Float[Tensor, "n channels h w"]) -> Float[Tensor, "n classes"]:
         return self.head(self.features(x))
 
     def train(self, mode: bool = True) -> "ImageClassifier":
-        """As in every module, but a frozen trunk stays in eval mode."""
+        """As in any module, except that a frozen trunk stays in eval mode."""
         super().train(mode)
         if self.freeze_trunk:
             self.trunk.eval()
         return self
 
     def memberships(self) -> dict[str, Memberships]:
-        """P_0, P_1, ... in the order in which layers use them; empty without Blockout."""
+        """P_0, P_1, ... in the order the layers use them; empty without Blockout."""
         return memberships_of(self)
 
     def describe(self) -> dict[str, Any]:
-        """JSON from which ``from_description`` builds the same architecture, weights aside.
+        """JSON from which ``from_description`` rebuilds the architecture, without weights.
 
-        A trunk of the user's own is recorded by name only, and has to be handed over again.
+        A custom trunk is recorded by name only: pass it to ``from_description`` again.
         """
         if not isinstance(self.head, Head):
             raise ValueError(
@@ -91,8 +91,8 @@ class ImageClassifier(nn.Module):
 
 
 def count_features(trunk: nn.Module, image_size: int) -> int:
-    """How many features a trunk gives: from one black image, leaving its state as it was."""
-    if isinstance(trunk, InceptionBN | CompactInception | PretrainedTrunk):
+    """How many features a trunk outputs. Tries one black image and leaves the trunk unchanged."""
+    if isinstance(trunk, InceptionBN | SmallInception | PretrainedTrunk):
         return trunk.features
     modes = {module: module.training for module in trunk.modules()}
     parameter = next(trunk.parameters(), torch.empty(0))
@@ -106,6 +106,6 @@ def count_features(trunk: nn.Module, image_size: int) -> int:
 
 
 def _described(trunk: nn.Module) -> dict[str, Any]:
-    if isinstance(trunk, InceptionBN | CompactInception | PretrainedTrunk):
+    if isinstance(trunk, InceptionBN | SmallInception | PretrainedTrunk):
         return trunk.describe()
     return {"kind": "own", "class": f"{type(trunk).__module__}.{type(trunk).__qualname__}"}

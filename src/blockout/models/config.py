@@ -1,12 +1,15 @@
-"""What a model is made of, as one frozen dataclass, and the paper's values as data."""
+"""What a model is made of, as a frozen dataclass, and the paper's values as data."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 Method = Literal["baseline", "fc", "dropout", "dropconnect", "blockout"]
 METHODS: tuple[Method, ...] = get_args(Method)
-OWN_TRUNKS = ("compact", "inception-bn")
-LARGEST_COMPACT_IMAGE = 64
+SMALL_TRUNK, LARGE_TRUNK = "inception-small", "inception-bn"
+OWN_TRUNKS = (SMALL_TRUNK, LARGE_TRUNK)
+FORMER_NAMES = {"compact": SMALL_TRUNK}
+"""Earlier names of trunks, in old configs and descriptions."""
+LARGEST_SMALL_IMAGE = 64
 
 
 class PaperDefaults(NamedTuple):
@@ -19,55 +22,56 @@ class PaperDefaults(NamedTuple):
 
 PAPER: dict[str, PaperDefaults] = {
     "cifar100": PaperDefaults(nodes=512, clusters=6, dropout=0.3),
-    # Print leaves CIFAR-10's number of nodes open; it is taken to be CIFAR-100's.
+    # The paper does not say how many nodes it used on CIFAR-10; we take those of CIFAR-100.
     "cifar10": PaperDefaults(nodes=512, clusters=2, dropout=0.5),
     "imagenet": PaperDefaults(nodes=4096, clusters=6, dropout=0.5),
 }
 ELSEWHERE = PaperDefaults(nodes=512, clusters=6, dropout=0.5)
-"""For data sets that are not in the paper: our choice, whatever their number of classes."""
+"""For data sets that are not in the paper: our choice for any number of classes."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which trunk, which head.
+    """Which trunk and which head.
 
     >>> resolved(ModelConfig(), "cifar100", image_size=32)
-    ModelConfig(method='blockout', trunk='compact', width=0.5, early_downsampling=True, \
+    ModelConfig(method='blockout', trunk='inception-small', width=0.5, early_downsampling=True, \
 nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     """
 
     method: Method = "blockout"
-    """What stands above the trunk: baseline (the classifier only), fc (two fully-connected layers
-    before it), dropout, dropconnect or blockout (the same layers, regularised)."""
+    """The head on the trunk: baseline (a classifier only), fc (two fully-connected layers, then the
+    classifier), or these layers with dropout, dropconnect or blockout."""
     trunk: str = "auto"
-    """compact (for images of 28-64 px), inception-bn (224 px), auto (one of these by image size),
-    or a pretrained model: a Hugging Face model id (organisation/name) or its saved folder."""
+    """inception-small (28-64 px), inception-bn (224 px), auto (one of these, by image size), or a
+    pretrained model: its Hugging Face id (organisation/name) or the folder it was saved to."""
     width: float = 0.5
-    """Multiplier of the compact trunk's channels; 1 is the full model, 0.5 trains on a CPU."""
+    """Multiplies the channels of inception-small; 1 is the full model, 0.5 trains on a CPU."""
     early_downsampling: bool = True
-    """Halve the grid after the compact trunk's first block: less than a third of the work."""
+    """Halve the grid after the first block of inception-small: less than a third of the work."""
     nodes: int | None = None
-    """Nodes of each fully-connected layer; by default the paper's for the data set, else 512."""
+    """Nodes per fully-connected layer. Default: the paper's for the data set, else 512."""
     clusters: int | None = None
-    """Number of clusters k for blockout; by default the paper's for the data set, else 6."""
+    """Number of clusters k for blockout. Default: the paper's for the data set, else 6."""
     hard: bool = True
-    """Draw the assignments in training; false: soft, the probabilities themselves are used."""
+    """Draw assignments in training; false uses the probabilities themselves (soft)."""
     learned: bool = True
-    """Learn the membership probabilities; false: they stay at 0.5."""
+    """Learn the membership probabilities; false keeps them at 0.5."""
     dropout: float | None = None
-    """Share of the nodes (dropout) or weights (dropconnect) that a training step drops; by default
-    the paper's for the data set, else 0.5."""
+    """Share of the nodes (dropout) or weights (dropconnect) to drop per training step. Default: the
+    paper's for the data set, else 0.5."""
     freeze_trunk: bool = False
-    """Train the head only; the trunk stays as it is, batch normalisation included. For trunks that
-    are trained already."""
+    """Train the head only, on a trunk that is already trained; its batch normalisation does not
+    change either."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "trunk", FORMER_NAMES.get(self.trunk, self.trunk))
         if self.method not in METHODS:
             raise ValueError(f"--method must be one of {', '.join(METHODS)}, got {self.method!r}")
         if not self.trunk:
             raise ValueError(
-                "--trunk must be auto, compact, inception-bn, a Hugging Face model id or a folder, "
-                "got an empty name"
+                "--trunk must be auto, inception-small, inception-bn, a Hugging Face model id or a "
+                "folder, got an empty name"
             )
         if not 0 < self.width < float("inf"):
             raise ValueError(f"--width must be a positive number, got {self.width:g}")
@@ -79,7 +83,7 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
 
 
 def in_paper(data_name: str) -> bool:
-    """Whether a data set is one of the paper's, recognised as ``paper_defaults`` does.
+    """Whether a data set is one of the paper's, by the rule of ``paper_defaults``.
 
     >>> in_paper("uoft-cs/cifar100"), in_paper("my/photographs")
     (True, False)
@@ -99,11 +103,11 @@ def paper_defaults(data_name: str) -> PaperDefaults:
     return PAPER.get(last.removesuffix("-1k"), ELSEWHERE)
 
 
-def resolved(config: ModelConfig, data_name: str, image_size: int) -> ModelConfig:
-    """The same choices with nothing left open: ``auto`` and every None are filled in."""
+def resolved(config: ModelConfig, data_name: str, image_size: int | None) -> ModelConfig:
+    """The config with all defaults filled in; ``auto`` stays if the image size is unknown."""
     trunk = config.trunk
-    if trunk == "auto":
-        trunk = "compact" if image_size <= LARGEST_COMPACT_IMAGE else "inception-bn"
+    if trunk == "auto" and image_size is not None:
+        trunk = SMALL_TRUNK if image_size <= LARGEST_SMALL_IMAGE else LARGE_TRUNK
     defaults = paper_defaults(data_name)
     return replace(
         config,

@@ -1,38 +1,45 @@
-"""What stands above the trunk: the architectures of Fig. 7, as named layers in a row."""
+"""The heads of Fig. 7: what follows the trunk, as a sequence of named layers."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
-from blockout.compact import Branches, SparseLinear, describe_layers, rebuild_layers
-from blockout.layers import BlockoutLinear, DropConnectLinear
+from blockout.compact import DenseBlocks, SparseLinear, describe_layers, rebuild_layers
+from blockout.dropconnect import DropConnectLinear
+from blockout.layers import BlockoutLinear
 from blockout.models.config import METHODS, Method
+from blockout.structure.nodes import Layer
+
+Form = Literal["trained", "dense", "compact"]
+HEAD_LAYERS = (Layer("head.fc2", "P_0", "P_1"), Layer("head.classifier", "P_1", "P_2"))
+"""The Blockout layers of an ``ImageClassifier`` with a blockout head, for its ``Structure``."""
 
 
 class Head(nn.Sequential):
-    """Features to logits. FC1 is plain; the method is at work in FC2 and the classifier.
+    """Maps features to logits. FC1 is plain; FC2 and the classifier apply the method.
 
     ===========  =================================================================================
     baseline     classifier
     fc           fc1, norm1, act1, fc2, norm2, act2, classifier
     dropout      the same with drop1 and drop2 after the activations
-    dropconnect  fc1, norm1, act1, fc2 (its activation inside), classifier
+    dropconnect  fc1, norm1, act1, fc2 (with its activation), classifier
     blockout     as fc; fc2 owns P_0 and P_1, the classifier shares P_1 and owns P_2
     ===========  =================================================================================
 
-    Batch normalisation stands between a sum and its activation, and such a sum has no bias. There
-    is none after the DropConnect FC2: its inference averages the activation over the masks of its
-    own sum, which a normalisation between the two would make wrong.
+    Batch normalisation comes between a layer and its activation, and such a layer has no bias. The
+    DropConnect FC2 has none: its inference averages the activation over random masks of its own
+    inputs, and a normalisation in between would make that average wrong.
 
     Args:
-        features, classes: width of the input and of the output.
+        features, classes: the widths of the input and the output.
         method: one of the above.
-        nodes: width of FC1 and of FC2.
+        nodes: the width of FC1 and FC2.
         clusters, hard, learned: for blockout, as in ``BlockoutLinear``.
-        dropout: share of nodes (dropout) or weights (dropconnect) that a training step drops.
-        layers: for a head that was compacted, what became of its layers, as ``describe`` says.
+        dropout: the share of nodes (dropout) or weights (dropconnect) dropped in a training step.
+        form: a blockout head as it is trained, folded by ``to_dense``, or cut by ``to_branches``.
+        layers: the layers of a compact head, as in ``describe``.
 
     Shape: (N, features) to (N, classes).
 
@@ -54,15 +61,21 @@ class Head(nn.Sequential):
         hard: bool = True,
         learned: bool = True,
         dropout: float = 0.5,
+        form: Form = "trained",
         layers: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        if layers is not None and method == "fc":  # what compact heads were called earlier
+            method, form = "blockout", "compact"
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        forms = get_args(Form) if method == "blockout" else ("trained",)
+        if form not in forms:
+            raise ValueError(f"form of a {method} head must be {' or '.join(forms)}, got {form!r}")
         if method == "baseline":
             parts = {"classifier": nn.Linear(features, classes)}
         elif method == "dropconnect":
             parts = _dropconnect(features, nodes, classes, keep=1 - dropout)
-        elif method == "blockout":
+        elif method == "blockout" and form == "trained":
             parts = _blockout(features, nodes, classes, clusters, hard=hard, learned=learned)
         else:
             parts = _plain(features, nodes, classes, dropout if method == "dropout" else None)
@@ -70,37 +83,48 @@ class Head(nn.Sequential):
         rebuild_layers(self, layers or {})
         self.method: Method = method
         self.specification = {
-            "features": features, "classes": classes, "nodes": nodes, "clusters": clusters,
-            "hard": hard, "learned": learned, "dropout": dropout,
-        }  # fmt: skip
+            "features": features,
+            "classes": classes,
+            "nodes": nodes,
+            "clusters": clusters,
+            "hard": hard,
+            "learned": learned,
+            "dropout": dropout,
+        }
 
     def describe(self) -> dict[str, Any]:
-        """The arguments that build this head; folded or compact, Blockout is an ``fc`` head."""
-        if self._is_compact():
-            return {"method": "fc", **self.specification, "layers": describe_layers(self)}
-        return {"method": self._method_as_it_stands(), **self.specification}
+        """The arguments that build this head."""
+        described = {"method": self.method, **self.specification}
+        if self.form != "trained":
+            described["form"] = self.form
+        if self.form == "compact":
+            described["layers"] = describe_layers(self)
+        return described
 
-    def _is_compact(self) -> bool:
-        """Has blocks in place of layers, or fewer nodes than it was made with."""
-        if any(isinstance(module, Branches | SparseLinear) for module in self.modules()):
-            return True
-        widths = [m.out_features for n, m in self.named_children()
-                  if n in ("fc1", "fc2") and type(m) is nn.Linear]  # fmt: skip
-        return any(width != self.specification["nodes"] for width in widths)
-
-    def _method_as_it_stands(self) -> Method:
-        names = ("fc2", "classifier") if self.method != "baseline" else ("classifier",)
+    @property
+    def form(self) -> Form:
+        """Whether the layers are those that were trained, or what folding or cutting left."""
+        if self.method != "baseline" and self._is_compact():
+            return "compact"
+        names = ("classifier",) if self.method == "baseline" else ("fc2", "classifier")
         kinds = {type(self.get_submodule(name)) for name in names}
-        made = {"blockout": BlockoutLinear, "dropconnect": DropConnectLinear}
-        if kinds == {made.get(self.method, nn.Linear)}:
-            return self.method
+        trained = {"blockout": BlockoutLinear, "dropconnect": DropConnectLinear}
+        if kinds == {trained.get(self.method, nn.Linear)}:
+            return "trained"
         if kinds == {nn.Linear} and self.method == "blockout":
-            return "fc"
+            return "dense"
         found = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ValueError(
-            f"a {self.method} head whose layers have become {found} cannot be described; save the "
+            f"cannot describe a {self.method} head whose layers have become {found}; save the "
             "model as it was trained, and fold or compact it after loading"
         )
+
+    def _is_compact(self) -> bool:
+        """Has blocks in place of layers, or fewer nodes than at first."""
+        if any(isinstance(module, DenseBlocks | SparseLinear) for module in self.modules()):
+            return True
+        plain = [m for m in (self.fc1, self.fc2) if type(m) is nn.Linear]
+        return any(layer.out_features != self.specification["nodes"] for layer in plain)
 
 
 def _normalised(name: str, layer: nn.Module, nodes: int) -> dict[str, nn.Module]:

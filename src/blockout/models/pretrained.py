@@ -1,4 +1,4 @@
-"""Trunks that others have trained: Hugging Face image models, by id or from a saved folder."""
+"""Pretrained trunks: Hugging Face image models, by id or from a saved folder."""
 
 import contextlib
 import json
@@ -21,11 +21,11 @@ HUB_FILES = (
     "model.safetensors.index.json",
 )
 HUB_TIMEOUT = 10.0
-"""Seconds to wait for the hub's answer about a model that is not in the cache."""
+"""Seconds to wait for the hub if a model is not in the cache."""
 
 
 class Preprocessing(NamedTuple):
-    """What a pretrained trunk was trained on: square RGB images in [0, 1], less mean, by std."""
+    """The input of a pretrained trunk: square RGB images in [0, 1], minus mean, divided by std."""
 
     image_size: int
     mean: tuple[float, float, float]
@@ -36,11 +36,11 @@ IMAGENET = Preprocessing(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class PretrainedTrunk(nn.Module):
-    """A Hugging Face image model as a trunk; make it with ``load``.
+    """A Hugging Face image model as a trunk; create it with ``load``.
 
-    Features are the model's pooled output. Where it has none, or the checkpoint has no weights for
-    it (as the ViT classifiers of the hub), they are the feature map, the class token, or the mean
-    of the tokens, the first of these that there is.
+    Features are the model's pooled output. If it has none, or the checkpoint has no weights for it
+    (as with ViT classifiers from the hub), they are the first of these that exists: the feature
+    map, the class token, the mean of the tokens.
 
     Shape: (N, 3, H, W) to (N, features), or a map (N, features, H', W').
     """
@@ -54,14 +54,17 @@ class PretrainedTrunk(nn.Module):
 
     @classmethod
     def load(cls, trunk: str, image_size: int) -> "PretrainedTrunk":
-        """The model with its weights (float32, from safetensors), tried at this size."""
+        """The model with its weights (float32, from safetensors), tried at this image size."""
         transformers = _transformers(trunk)
         folder = locate(trunk)
         with _quietly(transformers), _clearly(trunk, "cannot be loaded"):
             model, found = transformers.AutoModel.from_pretrained(
-                str(folder), dtype=torch.float32, use_safetensors=True, local_files_only=True,
+                str(folder),
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
                 output_loading_info=True,
-            )  # fmt: skip
+            )
         _require_usable(trunk, model, found["missing_keys"])
         with torch.no_grad(), _clearly(trunk, f"cannot read images of {image_size} px"):
             output = model.eval()(pixel_values=torch.zeros(1, 3, image_size, image_size))
@@ -72,11 +75,11 @@ class PretrainedTrunk(nn.Module):
     def from_configuration(
         cls, configuration: dict[str, Any], readout: Readout, features: int
     ) -> "PretrainedTrunk":
-        """The architecture alone, from what ``describe`` recorded; nothing else is read."""
+        """The architecture alone, from what ``describe`` recorded; reads nothing else."""
         rest = dict(configuration)
         kind = rest.pop("model_type")
         transformers = _transformers(kind)
-        with _clearly(kind, "is not known to this version of transformers"):
+        with _clearly(kind, "is unknown to this version of transformers"):
             config = transformers.AutoConfig.for_model(kind, **rest)
             model = transformers.AutoModel.from_config(config, dtype=torch.float32)
         return cls(model, readout, features)
@@ -85,12 +88,10 @@ class PretrainedTrunk(nn.Module):
         return _read(self.model(pixel_values=x), self.readout)
 
     def describe(self) -> dict[str, Any]:
-        """What ``from_description`` needs to build it again."""
+        """What ``from_description`` needs to rebuild it."""
         config: Any = self.model.config
-        kept = {
-            key: value for key, value in config.to_diff_dict().items()
-            if key not in ("id2label", "label2id", "architectures", "transformers_version", "dtype")
-        }  # fmt: skip
+        left_out = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
+        kept = {key: value for key, value in config.to_diff_dict().items() if key not in left_out}
         return {
             "kind": "pretrained",
             "configuration": json.loads(json.dumps({**kept, "model_type": config.model_type})),
@@ -100,10 +101,10 @@ class PretrainedTrunk(nn.Module):
 
 
 def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
-    """Image size, mean and std that a pretrained trunk expects; None for our own trunks.
+    """The image size, mean and std that a pretrained trunk expects; None for our own trunks.
 
-    Read from ``preprocessor_config.json``. What it leaves open is the model's own image size (else
-    224 px) and ImageNet's mean and standard deviation, which nearly all such models use.
+    Read from ``preprocessor_config.json``. Missing values default to the model's own image size
+    (else 224 px) and to ImageNet's mean and std, which nearly all such models use.
     """
     if config.trunk in ("auto", *OWN_TRUNKS):
         return None
@@ -121,16 +122,16 @@ def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
 
 
 def locate(trunk: str) -> Path:
-    """The folder of a saved model: the one named, or the hub's copy of it on this machine.
+    """The folder of a saved model: the one named, or the local copy of a hub model.
 
-    The cache is asked first, then the hub, once and briefly: offline, the answer comes at once.
+    Looks in the cache first, then asks the hub once, so that there is no long wait offline.
     """
     folder = Path(trunk).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ValueError(
                 f"--trunk {trunk} is a folder without config.json; "
-                "it should hold what save_pretrained of a Hugging Face model writes"
+                "it should hold what a Hugging Face model's save_pretrained writes"
             )
         return folder
     if trunk.count("/") != 1 or trunk.startswith((".", "/", "~")):
@@ -153,8 +154,8 @@ def _from_hub(trunk: str) -> Path:
         fetched = snapshot_download(trunk, allow_patterns=list(HUB_FILES), etag_timeout=HUB_TIMEOUT)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"--trunk {trunk} is neither a folder nor in the Hugging Face cache, and the hub did "
-            f"not give it ({_first_line(error)}); check the name and the connection"
+            f"--trunk {trunk} is neither a folder nor in the Hugging Face cache, and could not be "
+            f"downloaded ({_first_line(error)}); check the name and the connection"
         ) from error
     return Path(fetched)
 
@@ -172,8 +173,8 @@ def _transformers(trunk: str) -> Any:
 def _require_usable(trunk: str, model: Any, missing_keys: set[str]) -> None:
     if model.main_input_name != "pixel_values":
         raise ValueError(
-            f"--trunk {trunk} is a {type(model).__name__}, which does not read images alone; "
-            "save its image part to a folder and name that"
+            f"--trunk {trunk} is a {type(model).__name__}, which needs other inputs than images; "
+            "save its image part to a folder and name that folder"
         )
     missing = {key for key in missing_keys if not key.startswith("pooler.")}
     if missing:
@@ -202,7 +203,7 @@ def _read(output: Any, readout: Readout) -> Tensor:
 
 
 def _drop_pooler(model: nn.Module) -> None:
-    """Weights out of use would stay without gradients, which distributed training refuses."""
+    """Distributed training refuses unused weights, because they get no gradients."""
     if "pooler" in model._modules:
         model._modules["pooler"] = None
 
@@ -214,7 +215,7 @@ def _image_size(preprocessor: dict[str, Any]) -> int | None:
 
 
 def _edge(size: Any) -> int | None:
-    """One edge of a size as Hugging Face writes it: a number, a pair, or named edges."""
+    """One edge of a size in Hugging Face's forms: a number, a pair, or named edges."""
     if isinstance(size, dict):
         size = size.get("shortest_edge") or size.get("height") or size.get("longest_edge")
     if isinstance(size, list | tuple):
@@ -229,7 +230,7 @@ def _three(values: Any) -> tuple[float, float, float]:
 
 @contextlib.contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """Without progress bars and without the report on weights, which is checked here anyway."""
+    """Hides progress bars and the report on weights, which we check ourselves."""
     logging = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -244,7 +245,7 @@ def _quietly(transformers: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _clearly(trunk: str, what: str) -> Iterator[None]:
-    """Whatever a model of somebody else raises on the way, in one line that names the flag."""
+    """Turns whatever a foreign model raises into one line that names the flag."""
     try:
         yield
     except Exception as error:

@@ -1,31 +1,37 @@
-"""Training on images, as usable from a notebook as from the shell."""
+"""Training: ``fit`` any module on any batches, or ``train`` on images with a run folder."""
 
 from blockout.data import DataConfig
 from blockout.guidance import Guidance
 from blockout.models import ModelConfig
-from blockout.training.config import ComputeConfig, OptimisationConfig, RunConfig, TrainConfig
+from blockout.runs.config import ComputeConfig, OptimisationConfig, RunConfig, TrainConfig
+from blockout.runs.folder import RunError
+from blockout.runs.images import load_images
+from blockout.runs.run import Run
+from blockout.runs.trained import TrainedModel
+from blockout.training.engine import Diverged, Engine, Recipe, fit
 from blockout.training.evaluation import Evaluation, evaluate, recalibrate
-from blockout.training.files import RunError
-from blockout.training.finish import TrainedModel, load_trained
-from blockout.training.images import load_images
 from blockout.training.interrupts import Interrupted
 from blockout.training.loop import train
 
 __all__ = [
     "ComputeConfig",
     "DataConfig",
+    "Diverged",
+    "Engine",
     "Evaluation",
     "Guidance",
     "Interrupted",
     "ModelConfig",
     "OptimisationConfig",
+    "Recipe",
+    "Run",
     "RunConfig",
     "RunError",
     "TrainConfig",
     "TrainedModel",
     "evaluate",
+    "fit",
     "load_images",
-    "load_trained",
     "recalibrate",
     "train",
 ]

@@ -1,13 +1,48 @@
-"""Parts that a run has only if its config asks for them, and whether they fit together."""
+"""Turns a config into the parts of an engine, and checks that they fit together."""
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from blockout.data import ImageData
 from blockout.guidance import Guide
 from blockout.layers import memberships_of
-from blockout.training.config import TrainConfig
+from blockout.runs.config import TrainConfig
+from blockout.training.engine import Engine, Recipe
+from blockout.training.processes import Processes
+
+
+def make_engine(
+    config: TrainConfig, model: nn.Module, data: ImageData, processes: Processes
+) -> Engine:
+    """The engine that trains ``model`` on ``data`` as the config says."""
+    o = config.optimisation
+    require_divisible(config.batch_size, processes.world * o.accumulate)
+    steps = o.steps or config.epochs * data.train.batch_count(config.batch_size, train=True)
+    return Engine(
+        model.to(memory_format=torch.channels_last),  # pyright: ignore
+        _recipe(config, steps),
+        guide=lambda module: make_guide(config, module, data, steps),
+        class_weights=data.class_weights,
+        processes=processes,
+    )
+
+
+def _recipe(config: TrainConfig, steps: int) -> Recipe:
+    o = config.optimisation
+    _require_averageable(config)
+    return Recipe(
+        steps,
+        config.peak_rate,
+        weight_decay=o.weight_decay,
+        momentum=o.momentum,
+        membership_scale=o.membership_scale,
+        warmup=o.warmup,
+        label_smoothing=o.label_smoothing,
+        accumulate=o.accumulate,
+        ema=o.ema,
+        seed=o.seed,
+        own_draws=config.compute.own_draws,
+    )
 
 
 def require_divisible(batch_size: int, parts: int) -> None:
@@ -19,28 +54,23 @@ def require_divisible(batch_size: int, parts: int) -> None:
         )
 
 
-def moving_average(
-    config: TrainConfig, module: nn.Module, device: torch.device
-) -> AveragedModel | None:
-    """The weights that ``--ema`` evaluates and saves; None without it."""
-    decay = config.optimisation.ema
-    if not decay:
-        return None
+def _require_averageable(config: TrainConfig) -> None:
+    if not config.optimisation.ema:
+        return
     if config.compute.strategy == "fsdp2":
-        raise ValueError("--ema keeps a whole copy of the weights; it does not go with fsdp2")
+        raise ValueError("--ema keeps a whole copy of the weights, so it cannot be used with fsdp2")
     if config.compute.precision in ("bf16-true", "16-true"):
-        raise ValueError("--ema would lose its small steps in half precision; say bf16-mixed")
-    return AveragedModel(module, device, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        raise ValueError("--ema would lose its small steps in half precision; use bf16-mixed")
 
 
 def make_guide(config: TrainConfig, module: nn.Module, data: ImageData, steps: int) -> Guide | None:
-    """What guides the memberships; None by the paper's rule, or where there is nothing to guide."""
+    """The guide of the memberships; None for the paper's rule, or if there is nothing to guide."""
     o, found = config.optimisation, list(memberships_of(module).values())
     branching = [m for m in found if m.learned and m.clusters > 1]
     if config.paper or not branching:
         return None
     if config.compute.strategy == "fsdp2":
-        raise ValueError("guidance needs memberships whole, fsdp2 shards them; say --paper")
+        raise ValueError("guidance needs whole memberships, but fsdp2 shards them; say --paper")
     if o.affinity_from == "groups" and data.groups is None:
         raise ValueError(
             f"--affinity-from groups: {data.name} has no groups of classes; "

@@ -1,79 +1,52 @@
-"""State of a run, whole on one file, whether it is computed by one process or sharded over many."""
+"""The checkpoint of a run: one whole file, however many processes share the weights."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.tensor import DTensor
 
-from blockout.guidance import Guide
-from blockout.training.files import RunError
+from blockout.runs.folder import RunError
+from blockout.training.engine import Engine
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass
-class Position:
-    """How far a run has come. Draws, order and augmentation follow from the seed and ``step``."""
+class Tally:
+    """What a run has counted and said so far, beyond the state of its engine."""
 
-    step: int = 0
     seconds: float = 0.0
-    """Time spent in training and evaluation so far."""
+    """Time spent on training and evaluation."""
     loss_sum: float = 0.0
-    """Over the images seen in this epoch, as ``hits`` and ``seen``."""
+    """Sum of the losses of all images seen in this epoch."""
     hits: int = 0
+    """How many of them were classified correctly."""
     seen: int = 0
+    """How many there were."""
     unlogged: list[float] = field(default_factory=list)
-    """Losses of the steps since the last entry of metrics."""
+    """Losses of the steps since the last line of metrics."""
     best_accuracy: float = -1.0
     """On the hold-out."""
     best_step: int = 0
     said: list[str] = field(default_factory=list)
-    """Warnings that have been given."""
+    """Warnings already given."""
 
 
-def state_of(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    position: Position,
-    identity: dict[str, Any],
-    averaged: nn.Module | None,
-    guide: Guide | None,
-) -> dict[str, Any]:
+def state_of(engine: Engine, tally: Tally, identity: dict[str, Any]) -> dict[str, Any]:
     """All that ``restore`` needs, gathered by all processes; whole on the first."""
-    weights, moments = get_state_dict(module, optimizer, options=WHOLE)
     return {
         "format": FORMAT,
-        "weights": weights,
-        "optimizer": moments,
-        "position": asdict(position),
         "identity": identity,
-        "averaged": None if averaged is None else averaged.state_dict(),
-        "guide": None if guide is None else guide.state_dict(),
+        "engine": engine.state_dict(),
+        "tally": asdict(tally),
     }
 
 
-def restore(
-    path: Path,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    identity: dict[str, Any],
-    averaged: nn.Module | None,
-    guide: Guide | None,
-) -> Position:
-    """Puts a checkpoint's state back; the start of a run where there is none."""
+def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
+    """Puts the engine back where the checkpoint stands; a run without one starts from nothing."""
     if not path.exists():
-        return Position()
+        return Tally()
     state = read(path)
     changed = [k for k, v in identity.items() if state["identity"].get(k, v) != v]
     if changed:
@@ -81,15 +54,8 @@ def restore(
             f"{path} belongs to another config ({', '.join(changed)} changed); "
             "name another folder with --run, or say --restart"
         )
-    set_model_state_dict(module, state["weights"], options=StateDictOptions(full_state_dict=True))
-    # Parameters that never had a gradient have no state in the optimiser.
-    loose = StateDictOptions(full_state_dict=True, strict=False)
-    set_optimizer_state_dict(module, optimizer, state["optimizer"], options=loose)
-    if averaged is not None:
-        averaged.load_state_dict(state["averaged"])
-    if guide is not None:
-        guide.load_state_dict(state["guide"])
-    return Position(**state["position"])
+    engine.load_state_dict(state["engine"])
+    return Tally(**state["tally"])
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -99,18 +65,8 @@ def read(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for damaged files
         raise RunError(
             f"{path} is damaged and cannot be read ({type(error).__name__}); "
-            "say --restart to begin anew"
+            "say --restart to start over"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise RunError(f"{path} is not a checkpoint of this version; say --restart to begin anew")
+        raise RunError(f"{path} was written by another version; say --restart to start over")
     return state
-
-
-def whole_weights(module: nn.Module) -> dict[str, Tensor]:
-    """The state_dict on the CPU, gathered where it is sharded (then empty on other processes)."""
-    state: Any = get_model_state_dict(module, options=WHOLE)
-    return state
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,75 +1,56 @@
-"""The compact network of a finished run: choosing the threshold, fine-tuning, measuring, saving."""
+"""Compacts the network of a finished run: choose a threshold, fine-tune, measure, save."""
 
+import contextlib
 import copy
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from blockout.compact import connected_weights, in_turns, multiply_adds, notes, to_branches
 from blockout.convert import to_dense
 from blockout.data import ImageData, Split
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.models import ImageClassifier
-from blockout.training import files
-from blockout.training.config import TrainConfig
+from blockout.runs import Run, RunError, TrainConfig
+from blockout.runs import folder as files
+from blockout.runs.documents import Compaction, CompactionCurve, CompactionPoint, as_json
+from blockout.runs.environment import environment
+from blockout.training.engine import Engine, Recipe, kept_random_state
 from blockout.training.evaluation import evaluate
-from blockout.training.files import RunError
-from blockout.training.finish import TrainedModel, read_trained
 
-WEIGHTS, ABOUT = "compact.safetensors", "compact.json"
-CURVE = "compaction.json"
+BATCH_SIZE = 256
+"""Images at a time for which a network is made fast unless told otherwise."""
 THRESHOLDS = 16
-"""Thresholds that ``--max-loss`` tries, evenly among the memberships there are."""
+"""How many thresholds ``--max-loss`` tries, spread over the memberships that occur."""
 CURVE_THRESHOLDS = 8
-"""Thresholds of a ``curve``: each is timed."""
+"""How many thresholds a ``curve`` has; each is timed."""
 USUAL = 0.5
-"""The threshold where none is given; ``curve`` tries it among the others."""
+"""The default threshold; every ``curve`` includes it."""
 FINE_TUNING_RATE = 0.1
-"""The first learning rate of fine-tuning, as a share of training's peak; it falls to zero."""
-
-
-@dataclass(frozen=True)
-class Compaction:
-    """What a run's network was before and has become."""
-
-    threshold: float
-    multiply_adds: tuple[int, int]
-    """Of the head for one image: dense, compact."""
-    milliseconds: tuple[float, float]
-    """Of the head for a batch, in turns on this machine: dense, compact."""
-    batch_size: int
-    holdout: tuple[float, float] | None
-    """Accuracy in per cent: as trained, compact."""
-    test: tuple[float, float]
-    fine_tuned: int
-    """Epochs."""
-    notes: dict[str, str]
+"""Peak learning rate of fine-tuning, as a share of the run's own; it falls to zero."""
 
 
 def compact_run(
-    folder: Path,
-    trained: TrainedModel,
-    config: TrainConfig,
+    run: Run,
+    model: ImageClassifier,
     data: ImageData,
     threshold: float,
     *,
     fine_tune: int = 0,
-    batch_size: int = 256,
+    batch_size: int = BATCH_SIZE,
     say: Callable[[str], object] = print,
 ) -> Compaction:
-    """Makes the network of a run compact, tests it and writes it beside the run."""
-    model = trained.model
+    """Compacts a network of a run, tests it and writes it into the run folder."""
+    assert run.description is not None
     small = compact_classifier(model, threshold, batch_size)
     if fine_tune:
-        _fine_tune(small, data, config, fine_tune, say)
+        _fine_tune(small, data, run.config, fine_tune, say)
     features = torch.randn(batch_size, _features(model))
     dense = to_dense(model.head).eval()
     splits = {"holdout": data.holdout, "test": data.test}
@@ -88,44 +69,33 @@ def compact_run(
         fine_tune,
         notes(small.head),
     )
-    files.write_tensors(folder / WEIGHTS, small.state_dict())
-    about = files.read_json(folder / files.MODEL)
-    about |= {"model": small.describe(), "compaction": asdict(done)}
-    files.write_json(folder / ABOUT, about)
+    files.write_tensors(run.folder / files.COMPACT_WEIGHTS, small.state_dict())
+    about = replace(run.description, model=small.describe(), compaction=done)
+    files.write_json(run.folder / files.COMPACT_MODEL, as_json(about))
     return done
 
 
 def compact_classifier(
     model: ImageClassifier, threshold: float, batch_size: int
 ) -> ImageClassifier:
-    """The classifier with its head in branches; the trunk as it was."""
+    """A copy of the classifier with its head in branches; the trunk is unchanged."""
     if not any(isinstance(module, BlockoutLayer) for module in model.head.modules()):
-        raise RunError(
-            "this run has no memberships to compact: it was trained with another --method than "
-            "blockout"
-        )
+        raise RunError("this run has no memberships to compact: only --method blockout has them")
     small = copy.deepcopy(model)
     small.head = to_branches(model.head, threshold, batch_size=batch_size).eval()
     return small.eval()
 
 
-def load_compact(folder: Path, trunk: nn.Module | None = None) -> TrainedModel:
-    """The compact network that ``blockout compact`` left in a run folder; nothing is unpickled."""
-    folder = Path(folder)
-    if not (folder / ABOUT).exists():
-        raise RunError(f"there is no compact network in {folder}; `blockout compact` makes it")
-    return read_trained(folder / ABOUT, folder / WEIGHTS, trunk)
-
-
 def threshold_for_share(model: ImageClassifier, keep: float) -> float:
     """The lowest threshold at which the head needs at most this share of its multiply-adds.
 
-    Needed are those of connected nodes; blocks may carry out a few more where that is faster.
+    Only multiply-adds between connected nodes are needed. The compact head may carry out a few more
+    if larger blocks are faster.
     """
     candidates = _levels(model)
     if _needed_share(model, candidates[-1]) > keep:
         raise RunError(
-            f"--keep {keep:g} cannot be reached: at the highest membership that occurs, "
+            f"--keep {keep:g} cannot be reached: even at the highest membership that occurs, "
             f"{candidates[-1]:.3g}, {_needed_share(model, candidates[-1]):.2f} of the head's "
             "multiply-adds are left; train with a smaller --budget"
         )
@@ -141,10 +111,10 @@ def threshold_for_share(model: ImageClassifier, keep: float) -> float:
 
 @torch.no_grad()
 def threshold_for_loss(model: ImageClassifier, holdout: Split, points: float) -> float:
-    """The threshold with fewest multiply-adds that loses at most so many points on the hold-out."""
+    """The threshold with the fewest multiply-adds that loses at most ``points`` on the hold-out."""
     if not len(holdout):
         raise RunError(
-            "--max-loss needs a hold-out, and this run was trained without (--holdout 0)"
+            "--max-loss needs a hold-out, and this run was trained without one (--holdout 0)"
         )
     features, labels = _features_of(model, holdout)
     before = _accuracy(model.head, features, labels)
@@ -155,27 +125,11 @@ def threshold_for_loss(model: ImageClassifier, holdout: Split, points: float) ->
     return best
 
 
-@dataclass(frozen=True)
-class CompactionPoint:
-    """A compact head at one threshold beside the dense head, which computes everything."""
-
-    threshold: float
-    needed: float
-    """Share of the multiply-adds that lie between connected nodes."""
-    carried_out: float
-    """Share that the compact head carries out: more where larger blocks are faster."""
-    dense_milliseconds: float
-    """Of the dense head for a batch, in turns with the compact one."""
-    compact_milliseconds: float
-    accuracy: float
-    """In per cent."""
-
-
 @torch.no_grad()
 def curve(model: ImageClassifier, split: Split, batch_size: int = 256) -> list[CompactionPoint]:
-    """What accuracy and time become as fewer connections stay; the first point keeps all.
+    """Accuracy and time as fewer connections are kept; the first point keeps all of them.
 
-    Thresholds lie evenly among the memberships there are: two where all P are zero or one.
+    The thresholds are spread over the memberships that occur: two if every P is zero or one.
     """
     features, labels = _features_of(model, split)
     dense = to_dense(model.head).eval()
@@ -191,21 +145,44 @@ def curve(model: ImageClassifier, split: Split, batch_size: int = 256) -> list[C
     return points
 
 
-def write_curve(folder: Path, points: list[CompactionPoint], **about: Any) -> None:
-    """Into the folder of a run, with what else is to be known ``about`` it."""
-    files.write_json(folder / CURVE, about | {"points": [asdict(point) for point in points]})
+def measure_once(run: Run, say: Callable[[str], object] = print) -> None:
+    """Measures what compaction gives a finished Blockout run and keeps it in the run folder.
 
-
-def read_curve(folder: Path) -> tuple[list[CompactionPoint], dict[str, Any]] | None:
-    """What ``write_curve`` has written there, or None; without points where there are none."""
-    path = folder / CURVE
-    if not path.exists():
-        return None
-    about = files.read_json(path)
+    Does nothing where that is there already. What stands in the way (the images are gone, say) is
+    kept in its place, and tried again the next time.
+    """
+    if not run.finished or not run.memberships or _is_measured(run):
+        return
+    say(f"measuring once how small and how fast {run.name} becomes ...")
     try:
-        return [CompactionPoint(**point) for point in about.pop("points")], about
-    except (AttributeError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is damaged ({type(error).__name__}: {error})") from error
+        found = _measured(run)
+    except Exception as error:  # data, hubs and the user's own trunks fail in many ways
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        found = CompactionCurve(reason=lines[0] if lines else type(error).__name__)
+    with contextlib.suppress(RunError):  # a folder that cannot be written to
+        files.write_json(run.folder / files.COMPACTION, as_json(found))
+
+
+def _is_measured(run: Run) -> bool:
+    try:
+        return run.compaction is not None and bool(run.compaction.points)
+    except RunError:
+        return False
+
+
+def _measured(run: Run) -> CompactionCurve:
+    """On the hold-out, which nothing was learned from; on test images where there is none."""
+    images = run.images()
+    if run.has_changed(images):
+        raise RunError("the images of the run have changed since it was trained")
+    split, name = (images.holdout, "hold-out") if len(images.holdout) else (images.test, "test")
+    return CompactionCurve(
+        points=tuple(curve(run.network().model, split, BATCH_SIZE)),
+        images=name,
+        count=len(split),
+        batch_size=BATCH_SIZE,
+        machine=environment().machine,
+    )
 
 
 class _Try(NamedTuple):
@@ -224,7 +201,7 @@ def _tries(
     measure: bool = True,
     batch_size: int = 256,
 ) -> Iterator[_Try]:
-    """Compact heads at ``most`` thresholds or fewer, from the lowest up."""
+    """Compact heads at up to ``most`` thresholds, from the lowest up."""
     for threshold in _spread(_levels(model), most):
         head = to_branches(model.head, threshold, measure=measure, batch_size=batch_size).eval()
         needed = _needed_share(model, threshold)
@@ -232,9 +209,9 @@ def _tries(
 
 
 def _spread(levels: list[float], most: int) -> list[float]:
-    """Half of them evenly among the levels below the usual threshold, half from there up.
+    """Chooses up to ``most`` levels: half of them below the usual threshold, half from there up.
 
-    The usual threshold stands for the level that cuts where it does.
+    The usual threshold replaces the lowest level above it, which cuts at the same place.
 
     >>> _spread([0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], 4)
     [0.1, 0.3, 0.5, 0.8]
@@ -250,7 +227,7 @@ def _spread(levels: list[float], most: int) -> list[float]:
 
 
 def _levels(model: ImageClassifier) -> list[float]:
-    """All memberships of the head, rounded, ascending: between two of them nothing changes."""
+    """The memberships of the head, rounded and sorted; only at these does a threshold matter."""
     p = torch.cat([m.probabilities.detach().flatten() for m in memberships_of(model.head).values()])
     return sorted({math.floor(v * 1000) / 1000 for v in p.tolist()})
 
@@ -264,7 +241,7 @@ def _features(model: ImageClassifier) -> int:
 
 
 def _features_of(model: ImageClassifier, split: Split) -> tuple[Tensor, Tensor]:
-    """What the head sees of every image, so that many heads can be tried on it."""
+    """The head's input and the label of every image, to try many heads on."""
     batches = [(model.features(x), y) for x, y in split.batches(500, train=False)]
     return torch.cat([f for f, _ in batches]), torch.cat([y for _, y in batches])
 
@@ -280,37 +257,32 @@ def _fine_tune(
     epochs: int,
     say: Callable[[str], object],
 ) -> None:
-    """Some epochs of SGD along half a cosine; connections that are gone stay away."""
-    o, batch_size = config.optimisation, config.batch_size
-    rate = FINE_TUNING_RATE * config.peak_rate
-    learning = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(
-        learning, rate, momentum=o.momentum, weight_decay=o.weight_decay, nesterov=o.momentum > 0
+    """Trains for some epochs at a rate that falls to zero; connections that are gone stay gone."""
+    o, size = config.optimisation, config.batch_size
+    recipe = Recipe(
+        epochs * data.train.batch_count(size, train=True),
+        FINE_TUNING_RATE * config.peak_rate,
+        weight_decay=o.weight_decay,
+        momentum=o.momentum,
+        warmup=0.0,
+        label_smoothing=o.label_smoothing,
+        seed=o.seed,
     )
-    steps = epochs * data.train.batch_count(batch_size, train=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for epoch in range(epochs):
-        model.train()
-        total, began = 0.0, time.perf_counter()
-        for x, y in data.train.batches(batch_size, train=True, seed=o.seed, epoch=epoch):
-            loss = F.cross_entropy(
-                model(x), y, data.class_weights, label_smoothing=o.label_smoothing
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            total += loss.item() * len(y)
-        seconds = time.perf_counter() - began
-        say(
-            f"fine-tuning {epoch + 1}/{epochs}: loss {total / len(data.train):.3f}, {seconds:.0f} s"
-        )
+    engine = Engine(model, recipe, class_weights=data.class_weights)
+    engine.train()
+    with kept_random_state(engine.processes):
+        for epoch in range(epochs):
+            began = time.perf_counter()
+            batches = data.train.batches(size, train=True, seed=o.seed, epoch=epoch)
+            loss = statistics.fmean(engine.step(x, y).loss for x, y in batches)
+            seconds = time.perf_counter() - began
+            say(f"fine-tuning {epoch + 1}/{epochs}: loss {loss:.3f}, {seconds:.0f} s")
     model.eval()
 
 
 @torch.no_grad()
 def milliseconds(dense: nn.Module, small: nn.Module, x: Tensor) -> tuple[float, float]:
-    """Median time of both, in turns; of fewer turns where each takes long."""
+    """Median times of both, measured in turns; slow networks get fewer turns."""
     runs = (lambda: dense(x), lambda: small(x))
     taken = in_turns(runs, rounds=(7, 101), seconds=2.0)
     return 1e3 * statistics.median(taken[0]), 1e3 * statistics.median(taken[1])

@@ -1,6 +1,6 @@
-"""Accuracy and predictions of a model in inference mode, alone or over several processes."""
+"""Accuracy and predictions of a model in inference mode, in one process or several."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockout.data import Split
+from blockout.training.processes import Alone, Processes
 
 TOP = 5
 LARGEST_BATCH = 500
 RECALIBRATION_BATCHES = 20
 NORMALISATIONS = nn.modules.batchnorm._BatchNorm
+ALONE = Alone()
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class Evaluation:
     """How well a model does on one split."""
 
     accuracy: float
-    """Share of images whose most probable class is right, in per cent."""
+    """Percentage of images whose most probable class is correct."""
     top5: float
+    """Percentage of images whose class is among the five most probable."""
     loss: float
     classes: Int64[Tensor, "n top"]
     """The most probable classes of every image, best first."""
@@ -39,24 +42,22 @@ def evaluate(
     split: Split,
     *,
     batch_size: int = LARGEST_BATCH,
-    device: torch.device | str = "cpu",
-    rank: int = 0,
-    world: int = 1,
-    gather: Callable[[Tensor], Tensor] | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation:
-    """The model in eval mode on a whole split; its mode is put back.
+    """Evaluates a model on a whole split in eval mode, then restores its mode.
 
-    With several processes each takes its part of every batch, and ``gather`` (n, ...) to
-    (world, n, ...) brings the parts together, so that all know the result.
+    If there are several processes, each takes its part of every batch, and all get the result.
     """
-    rows, dtype = [], _dtype(model)
+    rows, dtype, device = [], _dtype(model), processes.device
     with eval_mode(model):
-        for x, y in split.batches(batch_size, train=False, rank=rank, world=world):
+        for x, y in split.batches(
+            batch_size, train=False, rank=processes.rank, world=processes.world
+        ):
             logits = model(x.to(device, dtype)).float()
             y = y.to(device)
             loss = F.cross_entropy(logits, y, reduction="none")
             p, c = logits.softmax(1).topk(min(TOP, logits.shape[1]))
-            rows.append(_gathered(torch.cat([y[:, None], loss[:, None], c, p], 1), gather).cpu())
+            rows.append(_gathered(torch.cat([y[:, None], loss[:, None], c, p], 1), processes).cpu())
     table = torch.cat(rows) if rows else torch.empty(0, 2 + 2 * TOP)
     y, loss, rest = table[:, 0].long(), table[:, 1], table[:, 2:]
     classes, probabilities = rest.chunk(2, 1)
@@ -70,34 +71,51 @@ def evaluate(
     )
 
 
-def _gathered(part: Tensor, gather: Callable[[Tensor], Tensor] | None) -> Tensor:
-    """Parts of unequal length are padded with rows of class -1, which are left out again."""
-    if gather is None:
+def _gathered(part: Tensor, processes: Processes) -> Tensor:
+    """The rows of all processes. Short parts are padded with rows of class -1, dropped again."""
+    if processes.world == 1:
         return part
-    longest = int(gather(torch.tensor(len(part), device=part.device)).max())
+    longest = int(_stacked(torch.tensor(len(part), device=part.device), processes).max())
     padded = part.new_full((longest, part.shape[1]), -1)
     padded[: len(part)] = part
-    rows = gather(padded).reshape(-1, part.shape[1])
+    rows = _stacked(padded, processes).reshape(-1, part.shape[1])
     return rows[rows[:, 0] >= 0]
 
 
-@torch.no_grad()
+def _stacked(part: Tensor, processes: Processes) -> Tensor:
+    """(world, n, ...): a sum to which each process contributes its own place."""
+    places = part.new_zeros(processes.world, *part.shape)
+    places[processes.rank] = part
+    return processes.all_reduce(places, "sum")
+
+
 def recalibrate(
     model: nn.Module,
     split: Split,
     *,
     batch_size: int,
     seed: int = 0,
-    device: torch.device | str = "cpu",
-    rank: int = 0,
-    world: int = 1,
+    processes: Processes = ALONE,
 ) -> bool:
-    """Measures batch normalisation's statistics anew on training images, with expected weights.
+    """Measures the statistics of batch normalisation anew on some batches of training images.
 
-    In training they are averages over drawn weights, whose mean square is larger than that of the
-    expected weights that inference uses. Normalisations that do not learn (a frozen trunk) keep
-    theirs. With several processes each measures on its own part of every batch; see
+    If there are several processes, each measures on its own part of every batch; see
     ``average_statistics``. Returns whether there was anything to measure.
+    """
+    batches = split.batches(
+        batch_size, train=True, seed=seed, rank=processes.rank, world=processes.world
+    )
+    some = zip(range(RECALIBRATION_BATCHES), batches, strict=False)
+    return measure_statistics(model, (x.to(processes.device) for _, (x, _) in some))
+
+
+@torch.no_grad()
+def measure_statistics(model: nn.Module, inputs: Iterable[Tensor]) -> bool:
+    """Sets the statistics of batch normalisation to those under the expected weights.
+
+    During training they are averages over drawn weights, whose mean square is larger than that of
+    the expected weights used for inference. Normalisations that do not learn, as in a frozen trunk,
+    keep theirs. Returns whether there was anything to measure.
     """
     norms = [m for m in _tracking(model) if any(p.requires_grad for p in m.parameters())]
     if not norms:
@@ -108,21 +126,20 @@ def recalibrate(
             m.reset_running_stats()
             m.momentum = None  # a plain average over the batches
             m.train()
-        batches = split.batches(batch_size, train=True, seed=seed, rank=rank, world=world)
-        for (x, _), _ in zip(batches, range(RECALIBRATION_BATCHES), strict=False):
-            model(x.to(device, dtype))
+        for x in inputs:
+            model(x.to(dtype))
     for m, momentum in zip(norms, momenta, strict=True):
         m.momentum = momentum
     return True
 
 
 @torch.no_grad()
-def average_statistics(model: nn.Module, mean: Callable[[Tensor], Tensor]) -> None:
-    """Gives all processes the same statistics; ``mean`` is a tensor's average over processes."""
-    for m in _tracking(model):
+def average_statistics(model: nn.Module, processes: Processes) -> None:
+    """Gives all processes the same statistics: the average over the processes."""
+    for m in _tracking(model) if processes.world > 1 else []:
         for statistic in (m.running_mean, m.running_var):
             if statistic is not None:
-                statistic.copy_(mean(statistic.clone()))
+                statistic.copy_(processes.all_reduce(statistic.clone(), "mean"))
 
 
 def _tracking(model: nn.Module) -> list[NORMALISATIONS]:
@@ -136,7 +153,7 @@ def _dtype(model: nn.Module) -> torch.dtype:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; every module's own mode afterwards."""
+    """Eval mode inside; afterwards every module is in the mode it was in before."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -1,37 +1,84 @@
-"""Devices, processes, precision and loggers: Lightning Fabric, set up from the config."""
+"""Devices, processes and precision by Lightning Fabric, set up from the config."""
 
 import atexit
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeVar
 
 import torch
 from lightning import Fabric
-from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.strategies import ModelParallelStrategy
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from blockout.training.config import ComputeConfig, RunConfig
-from blockout.training.files import EVENTS, RunError
+from blockout.runs.config import ComputeConfig
+
+T = TypeVar("T")
 
 
-def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
+class FabricProcesses:
+    """``Processes`` on whatever devices and machines Fabric supports."""
+
+    def __init__(self, compute: ComputeConfig) -> None:
+        """Starts the processes: what follows runs in each of them."""
+        self._fabric = make_fabric(compute)
+        self._fabric.launch()
+        # Fabric's modules return torch's default dtype. Its context makes that float64.
+        self._exact = compute.precision.startswith("64")
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            # Otherwise gloo's threads sometimes abort an interpreter that ends before them.
+            atexit.register(_leave)
+
+    @property
+    def device(self) -> torch.device:
+        return self._fabric.device
+
+    @property
+    def rank(self) -> int:
+        return self._fabric.global_rank
+
+    @property
+    def world(self) -> int:
+        return self._fabric.world_size
+
+    def wrap_module(self, module: nn.Module) -> nn.Module:
+        return self._fabric.setup_module(module)
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> Any:
+        return self._fabric.setup_optimizers(optimizer)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return self._fabric.autocast() if self._exact else nullcontext()
+
+    def no_backward_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+        return self._fabric.no_backward_sync(model, enabled=enabled)  # pyright: ignore
+
+    def backward(self, loss: Tensor) -> None:
+        self._fabric.backward(loss)
+
+    def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
+        return self._fabric.all_reduce(tensor, reduce_op=op)  # pyright: ignore
+
+    def broadcast(self, value: T) -> T:
+        return self._fabric.broadcast(value)
+
+
+def make_fabric(compute: ComputeConfig) -> Fabric:
     """A Fabric that is not launched yet; wrong values say which flag to change."""
     devices: Any = str(compute.devices)
-    devices = int(devices) if devices.isdigit() else devices
     where: dict[str, Any] = {
-        "accelerator": compute.accelerator, "devices": devices, "num_nodes": compute.num_nodes,
+        "accelerator": compute.accelerator,
+        "devices": int(devices) if devices.isdigit() else devices,
+        "num_nodes": compute.num_nodes,
         "precision": compute.precision,
-    }  # fmt: skip
+    }
     try:
         strategy: Any = compute.strategy
         if strategy == "fsdp2":
-            where["strategy"] = "ddp"  # only to count the processes
-            strategy = ModelParallelStrategy(_shard, Fabric(**where).world_size, 1)
-        return Fabric(**(where | {"strategy": strategy, "loggers": _loggers(run, folder)}))
-    except (ModuleNotFoundError, RunError):
+            processes = Fabric(**where, strategy="ddp").world_size
+            strategy = ModelParallelStrategy(_shard, processes, 1)
+        return Fabric(**where, strategy=strategy)
+    except ModuleNotFoundError:
         raise
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
         raise ValueError(
@@ -40,47 +87,15 @@ def make_fabric(compute: ComputeConfig, run: RunConfig, folder: Path) -> Fabric:
         ) from error
 
 
-def launch(fabric: Fabric) -> None:
-    """Starts the processes, and has each take leave of the others before it ends.
-
-    An interpreter that ends while gloo's threads still run is sometimes aborted by them.
-    """
-    fabric.launch()
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        atexit.register(_leave)
-
-
 def _leave() -> None:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def on_first_process(fabric: Fabric, work: Callable[[], object]) -> None:
-    """``work`` on the first process only; where it cannot go on, every process raises its error.
-
-    Otherwise the others would wait for ever for one that has gone.
-    """
-    if fabric.world_size == 1:
-        work()
-        return
-    problem = None
-    if fabric.global_rank == 0:
-        try:
-            work()
-        except RunError as error:
-            problem = str(error)
-        except Exception as error:
-            fabric.broadcast(f"the first process failed: {type(error).__name__}: {error}")
-            raise
-    problem = fabric.broadcast(problem)
-    if problem is not None:
-        raise RunError(problem)
-
-
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """FSDP2: trunk and head are a unit each; layers that share memberships stay together.
+    """FSDP2 with trunk and head as one unit each, so layers that share memberships stay together.
 
-    It shards contiguous weights only, so images are not computed in channels_last memory.
+    It shards contiguous weights only, so images are not in channels_last memory.
     """
     module.to(memory_format=torch.contiguous_format)  # pyright: ignore
     mesh = mesh["data_parallel"]
@@ -89,18 +104,3 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
             fully_shard(child, mesh=mesh)
     fully_shard(module, mesh=mesh)
     return module
-
-
-def _loggers(run: RunConfig, folder: Path) -> list:
-    loggers: list[Any] = []
-    if run.tensorboard:
-        loggers.append(TensorBoardLogger(folder, name=EVENTS, version=""))
-    if run.wandb:
-        from lightning.pytorch.loggers import WandbLogger
-
-        loggers.append(WandbLogger(name=folder.name, save_dir=folder, project=run.wandb))
-    if run.mlflow:
-        from lightning.pytorch.loggers import MLFlowLogger
-
-        loggers.append(MLFlowLogger(experiment_name=run.mlflow, run_name=folder.name))
-    return loggers

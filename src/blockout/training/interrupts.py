@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noted when they come, obeyed between two steps."""
+"""Ctrl-C and SIGTERM: noted when they arrive, obeyed between two steps."""
 
 import signal
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ class Interrupted(RuntimeError):
 
 
 class Pending:
-    """The signals that have come and are not obeyed yet."""
+    """Signals that have arrived but have not been obeyed yet."""
 
     def __init__(self) -> None:
         self.numbers: set[int] = set()
 
     def flags(self) -> list[float]:
-        """For each of ``SIGNALS``, 1 where it has come: what processes tell each other."""
+        """For each of ``SIGNALS``, 1 if it has arrived: what processes tell each other."""
         return [float(number in self.numbers) for number in SIGNALS]
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Signals are only noted inside; a second Ctrl-C ends at once."""
+        """Inside, signals are only noted; a second Ctrl-C ends the process at once."""
 
         def note(number: int, _frame: object) -> None:
             self.numbers.add(number)

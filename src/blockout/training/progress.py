@@ -1,4 +1,4 @@
-"""Progress for people: a live line in a terminal, one line an epoch elsewhere."""
+"""Progress for people: a live line in a terminal, one line per epoch elsewhere."""
 
 import sys
 import time
@@ -10,17 +10,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Narrator:
-    """Says how training goes; only the first process of several says anything."""
+    """Says how training goes; silent on every process but the first."""
 
     def __init__(self, total: int, done: int, batch_size: int, silent: bool) -> None:
         self.console = Console(stderr=False, quiet=silent, soft_wrap=True, highlight=False)
         self.live = self.console.is_terminal and not silent
         self.batch_size = batch_size
         self.bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"), TimeRemainingColumn(),
-            console=self.console, disable=not self.live, transient=True,
-        )  # fmt: skip
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.live,
+            transient=True,
+        )
         self.task = self.bar.add_task("", total=total, completed=done, epoch=1, text="")
         self._mark = (time.perf_counter(), done)
         self.speed = 0.0
@@ -42,7 +47,7 @@ class Narrator:
         sys.stdout.flush()
 
     def measure_speed(self, step: int) -> float:
-        """Images a second since the last time of asking."""
+        """Images per second since the last call."""
         now, (then, before) = time.perf_counter(), self._mark
         if step > before:
             self.speed = (step - before) * self.batch_size / max(now - then, 1e-9)
@@ -50,7 +55,7 @@ class Narrator:
         return self.speed
 
     def pause(self) -> None:
-        """What happens until the next step (evaluation, say) does not count as training."""
+        """Stops the clock of ``measure_speed`` for what was not training, such as evaluation."""
         self._mark = (time.perf_counter(), self._mark[1])
 
     def step(self, step: int, epoch: int, loss: float, accuracy: float, tested: str) -> None:

@@ -1,18 +1,18 @@
-"""Says when memberships collapse, while it happens; stops when the loss is no number."""
+"""Notices while a run trains when its memberships collapse, and says what to try."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from blockout.training.files import RunError
-
 BINS = 50
 NEAR = 0.05
+"""P is near zero or one if it is no farther away than this."""
 MOST = 0.98
+"""Share of P that must be near zero or one to count as a collapse."""
 DEAD = 0.25
+"""Share of dead nodes that is worth a warning."""
 
 
 def distribution(p: Tensor) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def distribution(p: Tensor) -> dict[str, Any]:
 
 
 def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> dict[str, str]:
-    """What has gone wrong with the P_j, by a short key, in words with what to try.
+    """What has gone wrong with the P_j: for each problem a short key and a text with what to try.
 
     >>> list(collapses({"P_0": torch.full((8, 2), .99)}, ("cat", "dog")))
     ['P_0 near one']
@@ -38,7 +38,7 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
     for name, p in memberships.items():
         if (p > 1 - NEAR).float().mean() > MOST:
             said[f"{name} near one"] = (
-                f"nearly all of {name} is near one: these layers are dense, no structure is left. "
+                f"nearly all of {name} is near one: these layers are dense and have no structure. "
                 "Try a lower --weight-decay or --membership-scale"
             )
         if (p < NEAR).float().mean() > MOST:
@@ -60,17 +60,3 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
                 "are dead. Try fewer --nodes or a lower --membership-scale"
             )
     return said
-
-
-def require_finite(loss: float, step: int, rate: float) -> None:
-    """Where the loss is no number, training stops before it spoils the weights."""
-    if not math.isfinite(loss):
-        raise diverged(f"the loss is {loss}", step, rate)
-
-
-def diverged(what: str, step: int, rate: float) -> RunError:
-    return RunError(
-        f"{what} at step {step} (learning rate {rate:.4g}); try a lower --lr or "
-        "--membership-scale, a longer --warmup, or --precision 32-true, in a new --run folder or "
-        "with --restart"
-    )

@@ -1,0 +1,60 @@
+"""Classifying single images with a trained run or an exported file."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from blockout.data import DataError, prepare
+from blockout.data.folders import SUFFIXES
+from blockout.export import ExportedModel
+from blockout.training import TrainedModel
+
+TOP, BATCH = 5, 64
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable classes of one image, best first."""
+
+    image: str
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+def find_images(paths: Sequence[Path]) -> list[Path]:
+    """The files themselves, and every image below the folders that is not hidden, in order."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if _is_image(p.relative_to(path), path))
+            if not inside:
+                raise DataError(f"there are no images in {path}")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise DataError(f"there is no image or folder {path}")
+    return found
+
+
+def _is_image(inside: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in inside.parts)
+    return not hidden and inside.suffix.lower() in SUFFIXES and (folder / inside).is_file()
+
+
+@torch.no_grad()
+def predict(
+    trained: TrainedModel | ExportedModel, images: Sequence[Path], top: int = TOP
+) -> Iterator[Prediction]:
+    """Top classes with probabilities for each image, in batches; a damaged file is named."""
+    top = min(top, len(trained.classes))
+    for start in range(0, len(images), BATCH):
+        chunk = images[start : start + BATCH]
+        x = torch.stack(
+            [prepare(path, trained.image_size, trained.mean, trained.std) for path in chunk]
+        )
+        probabilities, classes = trained.model(x).softmax(1).topk(top)
+        for path, p, c in zip(chunk, probabilities.tolist(), classes.tolist(), strict=True):
+            yield Prediction(str(path), tuple(trained.classes[i] for i in c), tuple(p))

@@ -1,0 +1,357 @@
+"""Everything that decides a run, as frozen dataclasses; each field's docstring is its --help."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import msgspec
+
+from blockout.data import DataConfig, ImageData, StreamSplit
+from blockout.guidance import Guidance
+from blockout.models import ModelConfig
+from blockout.models.config import OWN_TRUNKS, SMALL_TRUNK, in_paper
+from blockout.models.config import resolved as resolved_model
+from blockout.optimisation import MEMBERSHIP_SCALE
+from blockout.runs.documents import read_document
+from blockout.runs.folder import RunError
+
+EPOCHS, EPOCHS_SHAPES = 10, 5
+BATCH_SIZE, BATCH_SIZE_SHAPES = 256, 128
+PEAK_RATE = 0.4
+PEAK_RATE_PRETRAINED = 0.02
+
+
+@dataclass(frozen=True)
+class OptimisationConfig:
+    """How long and how fast it learns: SGD with Nesterov momentum, one cycle of the rate."""
+
+    epochs: int | None = None
+    """Passes over the training images. Default: 10, for shapes 5."""
+    steps: int | None = None
+    """Number of steps instead of epochs."""
+    batch_size: int | None = None
+    """Images of one step, over all processes together. Default: 256, for shapes 128."""
+    lr: float | None = None
+    """Peak learning rate. Default: 0.4, or 0.02 where a pretrained trunk is tuned."""
+    weight_decay: float = 1e-4
+    """Weight decay of weights; biases, normalisations and memberships have none."""
+    momentum: float = 0.9
+    """Nesterov momentum."""
+    membership_scale: float = MEMBERSHIP_SCALE
+    """How many times faster than the weights the membership logits learn."""
+    warmup: float = 0.2
+    """Share of the steps in which the rate rises to its peak; then it falls along a cosine."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all classes."""
+    ema: float = 0.0
+    """Decay of an exponential moving average of the weights that is evaluated and saved in place of
+    the weights themselves, for example 0.999; 0 for none."""
+    accumulate: int = 1
+    """Divide each batch into so many parts that are computed one after another."""
+    recalibrate: bool = True
+    """Before evaluation, measure the statistics of batch normalisation anew under the expected
+    weights that inference uses."""
+    paper: bool | None = None
+    """The paper's rule: memberships learn from the loss by Eq. 9 alone. Otherwise they are guided:
+    towards few clusters, alike classes together, and a structure that is fixed early. Default:
+    true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
+    affinity_from: Literal["predictions", "groups"] = "predictions"
+    """Which classes are alike: those that this training takes for each other, or of the same group
+    in the data (superclasses, nested folders)."""
+    seed: int = 0
+    """Decides initial weights, draws, order and augmentation."""
+
+    def __post_init__(self) -> None:
+        for flag, value in (
+            ("epochs", self.epochs),
+            ("batch-size", self.batch_size),
+            ("accumulate", self.accumulate),
+            ("steps", self.steps),
+        ):
+            _require(value is None or value >= 1, flag, "at least 1", value)
+        _require(
+            self.steps is None or self.epochs is None,
+            "steps",
+            "given without --epochs",
+            f"--steps {self.steps} and --epochs {self.epochs}",
+        )
+        _require(self.lr is None or self.lr > 0, "lr", "positive", self.lr)
+        _require(self.membership_scale > 0, "membership-scale", "positive", self.membership_scale)
+        _require(self.weight_decay >= 0, "weight-decay", "at least 0", self.weight_decay)
+        _require(0 <= self.seed < 2**63, "seed", "at least 0 and below 2**63", self.seed)
+        for flag, value in (
+            ("momentum", self.momentum),
+            ("label-smoothing", self.label_smoothing),
+            ("ema", self.ema),
+        ):
+            _require(0 <= value < 1, flag, "at least 0 and below 1", value)
+        _require(0 < self.warmup < 1, "warmup", "between 0 and 1", self.warmup)
+        _require(self.momentum > 0, "momentum", "positive (Nesterov)", self.momentum)
+        _require(
+            self.batch_size is None or self.batch_size % self.accumulate == 0,
+            "accumulate",
+            f"a divisor of --batch-size {self.batch_size}",
+            self.accumulate,
+        )
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where it runs; the words of Lightning Fabric."""
+
+    accelerator: str = "auto"
+    """cpu, gpu, mps, ... or auto."""
+    devices: str = "auto"
+    """Number of devices (processes) on each machine, or a list as 0,1; auto: all, on a CPU one."""
+    num_nodes: int = 1
+    """Number of machines."""
+    strategy: str = "auto"
+    """How processes work together: auto, ddp, ... or fsdp2 (weights sharded over processes)."""
+    precision: str = "32-true"
+    """32-true, bf16-mixed, 16-mixed, 64-true, ..."""
+    own_draws: bool = False
+    """Each process draws assignments of its own; by default all train the same architecture."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_nodes >= 1, "num-nodes", "at least 1", self.num_nodes)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where results go."""
+
+    run: Path | None = None
+    """Folder of the run. Default: runs/ and a name made of data, method and config."""
+    restart: bool = False
+    """Begin anew: what the folder holds of this run is deleted first."""
+    init_from: Path | None = None
+    """Start from the final weights of this earlier run; what does not fit starts fresh."""
+    log_every: int | None = None
+    """Steps between two entries of metrics and of the distribution of P. Default: 50, in short
+    trainings a fortieth of it."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between two checkpoints within an epoch; each epoch ends with one as well."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+    wandb: str | None = None
+    """Log to this Weights & Biases project too (needs wandb)."""
+    mlflow: str | None = None
+    """Log to this MLflow experiment too (needs mlflow)."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.log_every is None or self.log_every >= 1, "log-every", "at least 1", self.log_every
+        )
+        _require(
+            self.checkpoint_minutes > 0, "checkpoint-minutes", "positive", self.checkpoint_minutes
+        )
+
+
+PARTS = (DataConfig, ModelConfig, OptimisationConfig, Guidance, ComputeConfig, RunConfig)
+"""The dataclasses of a `TrainConfig`, in the order of its fields."""
+WHERE_IT_RAN = {"accelerator", "devices", "num_nodes", "strategy"}
+OF_THE_MACHINE = {"cache", "workers"}
+OF_BLOCKOUT = {"clusters", "hard", "learned", "membership_scale", "paper"}
+OF_GUIDANCE = {"affinity_from", *(field.name for field in dataclasses.fields(Guidance))}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run.
+
+    A config that a user writes leaves values open (None, auto). ``for_images`` and ``resolved``
+    fill them in; a run stores and compares resolved configs only.
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    guidance: Guidance = field(default_factory=Guidance)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> Self:
+        """The config whose ``flat`` these values are; what is missing has its default."""
+        parts = {}
+        for part, kind in zip(dataclasses.fields(cls), PARTS, strict=True):
+            names = {f.name for f in dataclasses.fields(kind)}
+            chosen = {k: v for k, v in values.items() if k in names}
+            for name in ("cache", "run", "init_from"):
+                if isinstance(chosen.get(name), str):
+                    chosen[name] = Path(chosen[name])
+            parts[part.name] = kind(**chosen)
+        return cls(**parts)
+
+    def flat(self) -> dict[str, Any]:
+        """All values by flag, JSON-able: what ``--config`` reads."""
+        values: dict[str, Any] = {}
+        for part in dataclasses.fields(self):
+            values |= dataclasses.asdict(getattr(self, part.name))
+        return {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+
+    # --- nothing left open ------------------------------------------------------------------------
+
+    def for_images(self, images: ImageData) -> Self:
+        """Every value that training on these images uses."""
+        count = images.train.batch_count(self.batch_size, train=True)
+        return self.resolved(
+            image_size=images.image_size,
+            steps=self.optimisation.steps or self.epochs * count,
+            stream=isinstance(images.train, StreamSplit),
+        )
+
+    def resolved(
+        self,
+        *,
+        image_size: int | None = None,
+        steps: int | None = None,
+        stream: bool | None = None,
+    ) -> Self:
+        """Fills in what was left open, as far as it can be known.
+
+        Args:
+            image_size: of the images; it decides the trunk.
+            steps: of the whole training run; they decide how often it logs and groups classes.
+            stream: whether images are decoded while training.
+        """
+        d, o, g = self.data, self.optimisation, self.guidance
+        image_size = d.image_size or image_size
+        streamed = d.stream if d.stream is not None else stream
+        epochs = None if o.steps else self.epochs
+        model = resolved_model(self.model, d.data, image_size)
+        rate = replace(o, epochs=epochs, batch_size=self.batch_size, lr=self.peak_rate)
+        rate = replace(rate, paper=self.paper)
+        run = self.run
+        if steps is not None:
+            g = g.resolved(steps)
+            run = replace(run, log_every=run.log_every or max(min(50, steps // 40), 1))
+        data = replace(d, image_size=image_size, stream=streamed)
+        return replace(self, data=data, model=model, optimisation=rate, guidance=g, run=run)
+
+    @property
+    def paper(self) -> bool:
+        """Whether memberships learn by the paper's rule alone."""
+        if self.optimisation.paper is not None:
+            return self.optimisation.paper
+        return in_paper(self.data.data)
+
+    @property
+    def guided(self) -> bool:
+        """Whether a guide leads memberships that are learned."""
+        return self.model.method == "blockout" and self.model.learned and not self.paper
+
+    @property
+    def epochs(self) -> int:
+        return self.optimisation.epochs or (EPOCHS_SHAPES if self._on_shapes else EPOCHS)
+
+    @property
+    def batch_size(self) -> int:
+        default = BATCH_SIZE_SHAPES if self._on_shapes else BATCH_SIZE
+        return self.optimisation.batch_size or default
+
+    @property
+    def peak_rate(self) -> float:
+        if self.optimisation.lr is not None:
+            return self.optimisation.lr
+        own = self.model.trunk in (*OWN_TRUNKS, "auto") or self.model.freeze_trunk
+        return PEAK_RATE if own else PEAK_RATE_PRETRAINED
+
+    @property
+    def _on_shapes(self) -> bool:
+        """A small set that a couple of minutes should suffice for."""
+        return self.data.data == "shapes"
+
+    # --- the same run, and the same but for its seed ----------------------------------------------
+
+    def recipe(self, data_name: str | None = None) -> dict[str, Any]:
+        """Everything that decides the result but the seed, without what the method does not use.
+
+        Two resolved configs with equal recipes are the same experiment, wherever and on however
+        many devices it ran. Names the data set, never a path.
+
+        >>> one = TrainConfig(DataConfig("cifar100"), ModelConfig(nodes=512)).resolved()
+        >>> one.recipe() == TrainConfig(DataConfig("cifar100")).resolved().recipe()
+        True
+        """
+        unused = {"seed", *WHERE_IT_RAN, *OF_THE_MACHINE} | {
+            f.name for f in dataclasses.fields(RunConfig)
+        }
+        method, learned = self.model.method, self.model.learned
+        if method != "blockout":
+            unused |= OF_BLOCKOUT
+        elif not learned:
+            unused |= {"paper", "membership_scale"}
+        if not self.guided:
+            unused |= OF_GUIDANCE
+        if method == "baseline":
+            unused.add("nodes")
+        if method not in ("dropout", "dropconnect"):
+            unused.add("dropout")
+        if self.model.trunk != SMALL_TRUNK:
+            unused |= {"width", "early_downsampling"}
+        chosen = {name: value for name, value in self.flat().items() if name not in unused}
+        chosen |= {
+            "data": data_name or name_of(self.data.data),
+            "trunk": name_of(self.model.trunk),
+        }
+        if self.run.init_from is not None:
+            chosen["init_from"] = name_of(str(self.run.init_from))
+        return chosen
+
+    def identity(self, images: ImageData) -> dict[str, Any]:
+        """The recipe with seed and images: runs for which it is equal end in equal weights."""
+        seed = {"seed": self.optimisation.seed, "images": images.fingerprint()}
+        return self.recipe(images.name) | seed
+
+    def folder_for(self, images: ImageData) -> Path:
+        """``--run``, or ``runs/`` and a name that is the same for equal runs."""
+        if self.run.run is not None:
+            return Path(self.run.run)
+        text = json.dumps(self.identity(images), sort_keys=True)
+        short = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return Path("runs") / f"{images.name}-{self.model.method}-{short}"
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The config in a run folder's ``config.json``; older ones leave values open.
+
+    Raises:
+        RunError: it is missing, or not what a training run writes.
+    """
+    values = read_document(path, dict[str, Any])
+    if missing := [name for name in ("data", "method") if name not in values]:
+        raise RunError(f"{path} is damaged: it does not say {missing[0]!r}")
+    parts = {}
+    for part, kind in zip(dataclasses.fields(TrainConfig), PARTS, strict=True):
+        names = {f.name for f in dataclasses.fields(kind)}
+        chosen = {name: value for name, value in values.items() if name in names}
+        try:
+            parts[part.name] = msgspec.convert(chosen, kind, dec_hook=_path)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise RunError(f"{path} is damaged: {error}") from error
+    return TrainConfig(**parts)
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise ValueError(f"expected a path, got {value!r}")
+
+
+def name_of(source: str) -> str:
+    """What a path, a name or a hub id is called on any machine.
+
+    >>> name_of("/home/me/photos/"), name_of("uoft-cs/cifar100"), name_of("shapes")
+    ('photos', 'cifar100', 'shapes')
+    """
+    return source.replace("\\", "/").rstrip("/").rpartition("/")[2] or source
+
+
+def _require(holds: bool, flag: str, expected: str, got: object) -> None:
+    if not holds:
+        raise ValueError(f"--{flag} must be {expected}, got {got}")

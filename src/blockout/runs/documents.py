@@ -1,0 +1,277 @@
+"""What each JSON file of a run folder holds, as types: a file that reads is a file that fits.
+
+Code that works with a document needs no guards: missing keys, wrong types, numbers that are not
+finite and lists of the wrong length are refused here, with the name of the file.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from blockout.runs.folder import RunError
+
+FORMAT = 1
+"""Of ``model.json`` and ``compact.json``."""
+BINS = 50
+"""Of the histograms of P that training writes."""
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Channels = tuple[float, float, float]
+Document = TypeVar("Document")
+
+
+class Description(msgspec.Struct, frozen=True):
+    """``model.json``: what classifying takes beside the weights."""
+
+    format: int
+    model: dict[str, Any]
+    """Architecture, as ``ImageClassifier.describe`` gives it."""
+    classes: tuple[str, ...]
+    groups: tuple[Count, ...] | None
+    """Index into ``group_names`` for every class, where the data knows groups of classes."""
+    data: str
+    """Name of the data set, never a path."""
+    image_size: Positive
+    mean: Channels
+    std: Channels
+    group_names: tuple[str, ...] | None = None
+    images: str | None = None
+    """Fingerprint of the images it was trained and tested on."""
+    compaction: "Compaction | None" = None
+    """Only in ``compact.json``: how the network was made smaller."""
+
+    def __post_init__(self) -> None:
+        outputs = self.head.get("classes", len(self.classes))
+        if len(self.classes) != outputs:
+            raise ValueError(f"{len(self.classes)} classes are named and {outputs} predicted")
+        if self.groups is not None:
+            if len(self.groups) != len(self.classes):
+                raise ValueError(f"{len(self.groups)} of {len(self.classes)} classes have a group")
+            if self.group_names and max(self.groups, default=0) >= len(self.group_names):
+                raise ValueError("a class belongs to a group that has no name")
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The head's own description."""
+        found = self.model.get("head", {})
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def known_groups(self) -> tuple[str, ...] | None:
+        """The name of the group that the data gives each class, where it gives any."""
+        if self.groups is None:
+            return None
+        names = self.group_names
+        return tuple(names[group] if names else str(group) for group in self.groups)
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """How well a network does on one split."""
+
+    accuracy: Percent
+    top5: Percent
+    loss: float
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The step whose weights did best on the hold-out."""
+
+    holdout_accuracy: Percent
+    step: Count
+
+
+class GroupsFound(msgspec.Struct, frozen=True):
+    """Groups of classes by learned memberships, against the groups that the data knows."""
+
+    count: Positive
+    found: tuple[Count, ...]
+    adjusted_rand: float
+    nmi: float
+    p_value: Share
+    nmi_p_value: Share
+    auc: float | None = None
+    auc_p_value: float | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """``result.json``: written last; its presence says that the run is finished."""
+
+    test: Scores
+    steps: Count
+    seconds: Annotated[float, Meta(ge=0)]
+    seed: int = 0
+    parameters: Count = 0
+    holdout: Scores | None = None
+    best: Best | None = None
+    groups: GroupsFound | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class StepEntry(msgspec.Struct, frozen=True):
+    """A line of ``metrics.jsonl`` within an epoch."""
+
+    step: Count
+    epoch: float
+    loss: float
+    train_accuracy: Percent
+    lr: float
+    images_per_second: float = 0.0
+
+
+class EpochEntry(msgspec.Struct, frozen=True):
+    """A line of ``metrics.jsonl`` at the end of an epoch."""
+
+    step: Count
+    epoch: Positive
+    epoch_loss: float
+    train_accuracy: Percent
+    holdout_accuracy: Percent | None = None
+    holdout_top5: Percent | None = None
+    holdout_loss: float | None = None
+    test_accuracy: Percent | None = None
+    test_top5: Percent | None = None
+    test_loss: float | None = None
+
+
+class WarningEntry(msgspec.Struct, frozen=True):
+    """A line of ``metrics.jsonl`` that says what went wrong."""
+
+    step: Count
+    warning: str
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """P of one set of nodes at one step, as ``memberships.jsonl`` keeps it."""
+
+    histogram: Annotated[tuple[Count, ...], Meta(min_length=BINS, max_length=BINS)]
+    quartiles: tuple[Share, Share, Share]
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where a run was computed; no host name, no path."""
+
+    system: str = ""
+    processor: str = ""
+    cores: int | None = None
+    threads: int | None = None
+    accelerator: str | None = None
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """``environment.json``: what a run was made with."""
+
+    commit: str | None = None
+    versions: dict[str, str] = {}
+    machine: Machine = Machine()
+    command: str = ""
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """What a network was before it was made compact, and has become; in ``compact.json``."""
+
+    threshold: Share
+    multiply_adds: tuple[Count, Count]
+    """Of the head for one image: dense, compact."""
+    milliseconds: tuple[float, float]
+    """Of the head for a batch, measured in turns on one machine: dense, compact."""
+    batch_size: Positive
+    holdout: tuple[Percent, Percent] | None
+    """Accuracy: as trained, compact."""
+    test: tuple[Percent, Percent]
+    fine_tuned: Count
+    """Epochs."""
+    notes: dict[str, str] = {}
+    """What became of each layer, and why."""
+
+
+class CompactionPoint(msgspec.Struct, frozen=True):
+    """A compact head at one threshold beside the dense head, which computes everything."""
+
+    threshold: Share
+    needed: Share
+    """Share of the multiply-adds that lie between connected nodes."""
+    carried_out: float
+    """Share that the compact head carries out: more where larger blocks are faster."""
+    dense_milliseconds: float
+    """Of the dense head for a batch, measured in turns with the compact one."""
+    compact_milliseconds: float
+    accuracy: Percent
+
+
+class CompactionCurve(msgspec.Struct, frozen=True):
+    """``compaction.json``: accuracy and time as fewer connections stay, from all of them on."""
+
+    points: tuple[CompactionPoint, ...] = ()
+    reason: str = ""
+    """Why there are no points."""
+    images: str = ""
+    """Which images accuracy was measured on, in words."""
+    count: Count = 0
+    batch_size: Positive = 256
+    machine: Machine = Machine()
+
+
+def read_document(path: Path, kind: type[Document]) -> Document:
+    """The document in a file.
+
+    Raises:
+        RunError: it is missing or not what we wrote; the message names the file and the place.
+    """
+    return parsed(_content(path), path, kind)
+
+
+def read_description(path: Path) -> Description:
+    """``model.json`` or ``compact.json``, as this version of blockout writes them."""
+    if read_document(path, dict[str, Any]).get("format") != FORMAT:
+        raise RunError(f"{path} was written by another version of blockout")
+    return read_document(path, Description)
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """One object per line; a last line that a crash cut off is left out. Empty without a file."""
+    if not path.exists():
+        return []
+    *lines, last = _content(path).split(b"\n")
+    found = [parsed(line, path, dict[str, Any]) for line in lines]
+    try:
+        return found + ([msgspec.json.decode(last, type=dict[str, Any])] if last.strip() else [])
+    except msgspec.DecodeError:
+        return found
+
+
+def metrics_entry(line: dict[str, Any], path: Path) -> StepEntry | EpochEntry | WarningEntry:
+    """A line of ``metrics.jsonl`` as what it is."""
+    kind = EpochEntry if "epoch_loss" in line else WarningEntry if "warning" in line else StepEntry
+    return converted(line, path, kind)
+
+
+def converted(value: Any, path: Path, kind: type[Document]) -> Document:
+    """Plain JSON values as the document that they are."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def parsed(content: bytes, path: Path, kind: type[Document]) -> Document:
+    """The document that ``content`` of the file holds."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def as_json(document: Any) -> Any:
+    """A document as plain dictionaries and lists."""
+    return msgspec.to_builtins(document)

@@ -1,0 +1,349 @@
+"""One ``Run`` opens a run folder for everything else: commands, pages, figures, benchmarks, tests.
+
+It reads what is there, finished or still training, with or without Blockout. What is missing or
+damaged is named in a ``RunError``.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from jaxtyping import Float, Int64
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import nn
+
+from blockout.data import ImageData
+from blockout.models.heads import HEAD_LAYERS
+from blockout.runs import folder as files
+from blockout.runs.config import TrainConfig, name_of, read_config
+from blockout.runs.documents import (
+    Compaction,
+    CompactionCurve,
+    Description,
+    Distribution,
+    Document,
+    Environment,
+    EpochEntry,
+    Result,
+    StepEntry,
+    WarningEntry,
+    converted,
+    metrics_entry,
+    read_description,
+    read_document,
+    read_entries,
+)
+from blockout.runs.folder import RunError
+from blockout.runs.images import load_images
+from blockout.runs.trained import TrainedModel, read_trained
+from blockout.structure import Structure
+from blockout.structure.groups import clusters_differ
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """How the P of one set of nodes was distributed at each logged step."""
+
+    steps: Int64[np.ndarray, " times"]
+    histograms: Int64[np.ndarray, "times bins"]
+    quartiles: Float[np.ndarray, "times 3"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run, as far as it has come.
+
+    Open one with ``Run.open(folder)``. ``network`` and ``images`` load what the run was trained
+    with; everything else has been read already.
+    """
+
+    folder: Path
+    name: str
+    config: TrainConfig
+    """With nothing left open that a run has decided; see ``TrainConfig.resolved``."""
+    description: Description | None = None
+    """``model.json``; None while it trains, and for a user's own model."""
+    result: Result | None = None
+    """``result.json``; None while it trains."""
+    environment: Environment = field(default_factory=Environment)
+    steps: tuple[StepEntry, ...] = ()
+    """What was logged within epochs."""
+    epochs: tuple[EpochEntry, ...] = ()
+    """What was logged at the end of each epoch."""
+    warnings: tuple[WarningEntry, ...] = ()
+    distributions: dict[str, Distributions] = field(default_factory=dict)
+    """Of P_0, P_1, ..., in order; empty where no P is learned: without Blockout, or fixed."""
+    memberships: dict[str, Float[np.ndarray, "nodes clusters"]] = field(default_factory=dict)
+    """P in the end; empty while it trains and where no P is learned."""
+    labels: Int64[np.ndarray, " images"] | None = None
+    """True class of every test image; None while it trains."""
+    predicted: Int64[np.ndarray, "images 5"] | None = None
+    """The most probable classes of every test image, best first; fewer columns for few classes."""
+    probabilities: Float[np.ndarray, "images 5"] | None = None
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Self:
+        """The run in a folder.
+
+        Raises:
+            RunError: there is no run, or one of its files is damaged.
+        """
+        folder = Path(folder)
+        _require_run(folder)
+        about = folder / files.MODEL
+        description = read_description(about) if about.exists() else None
+        result = _optional(folder / files.RESULT, Result)
+        config = read_config(folder / files.CONFIG).resolved(
+            image_size=None if description is None else description.image_size,
+            steps=None if result is None else result.steps,
+        )
+        log = folder / files.METRICS
+        metrics = [metrics_entry(line, log) for line in read_entries(log)]
+        said = _tensors(folder / files.PREDICTIONS)
+        learned = config.model.learned  # fixed P say nothing about the data
+        return cls(
+            folder=folder,
+            name=folder.resolve().name,
+            config=config,
+            description=description,
+            result=result,
+            environment=_optional(folder / files.ENVIRONMENT, Environment) or Environment(),
+            steps=tuple(line for line in metrics if isinstance(line, StepEntry)),
+            epochs=tuple(line for line in metrics if isinstance(line, EpochEntry)),
+            warnings=tuple(line for line in metrics if isinstance(line, WarningEntry)),
+            distributions=_distributions(folder / files.DISTRIBUTIONS) if learned else {},
+            memberships=_tensors(folder / files.MEMBERSHIPS) if learned else {},
+            labels=said.get("labels"),
+            predicted=said.get("classes"),
+            probabilities=said.get("probabilities"),
+        )
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.result is not None
+
+    @property
+    def method(self) -> str:
+        return self.config.model.method
+
+    @property
+    def learned(self) -> bool:
+        """Whether the run has memberships and learns them."""
+        return self.method == "blockout" and self.config.model.learned
+
+    @property
+    def seed(self) -> int:
+        return self.config.optimisation.seed
+
+    @property
+    def data_name(self) -> str:
+        """What the data set is called, wherever it lies."""
+        if self.description is not None:
+            return self.description.data
+        return name_of(self.config.data.data)
+
+    @cached_property
+    def recipe(self) -> dict[str, object]:
+        """Equal for two runs that are the same but for their seed."""
+        return self.config.recipe(self.data_name)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names; empty while it trains."""
+        return () if self.description is None else self.description.classes
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """In per cent: in the end, or after the last epoch so far."""
+        if self.result is not None:
+            return self.result.test.accuracy
+        return self.epochs[-1].test_accuracy if self.epochs else None
+
+    # --- what was learned -------------------------------------------------------------------------
+
+    @cached_property
+    def structure(self) -> Structure | None:
+        """At a threshold of 0.5; None while it trains and where no P is learned."""
+        if not self.finished or self.description is None or not self.memberships:
+            return None
+        return self._structured(self.memberships)
+
+    def require_structure(self) -> Structure:
+        """The structure of a finished Blockout run, also where P is fixed.
+
+        Raises:
+            RunError: why there is none.
+        """
+        self._require_finished("there, write Structure.from_model(model, classes=...)")
+        if self.method != "blockout":
+            raise RunError(
+                f"the run in {self.folder} was trained with --method {self.method}, which has no "
+                "memberships; train with --method blockout to have a structure"
+            )
+        found = self.memberships or _tensors(self.folder / files.MEMBERSHIPS)
+        if not found:
+            raise RunError(f"{self.folder / files.MEMBERSHIPS} is missing")
+        return self._structured(found)
+
+    def _structured(self, memberships: dict[str, np.ndarray]) -> Structure:
+        assert self.description is not None
+        expected = {name for layer in HEAD_LAYERS for name in (layer.inputs, layer.outputs)}
+        path = self.folder / files.MEMBERSHIPS
+        if set(memberships) != expected:
+            raise RunError(
+                f"{path} holds {', '.join(sorted(memberships))} where a Blockout head has "
+                f"{', '.join(sorted(expected))}; if the trunk has Blockout layers of its own, load "
+                "the model and write Structure.from_model(model, classes=...)"
+            )
+        try:
+            return Structure.from_memberships(
+                memberships,
+                HEAD_LAYERS,
+                classes=self.classes,
+                taxonomy=self.description.known_groups,
+            )
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}") from error
+
+    @property
+    def class_memberships(self) -> Float[np.ndarray, "classes clusters"] | None:
+        """P of the classes: of the last set, where its nodes are the classes."""
+        if not self.memberships:
+            return None
+        last = list(self.memberships.values())[-1]
+        return last if len(last) == len(self.classes) else None
+
+    @cached_property
+    def one_branch(self) -> bool:
+        """Whether all clusters are one: no node has another P in one of them than in another.
+
+        Soft memberships that start alike stay alike.
+        """
+        sets = self.memberships.values()
+        return any(p.shape[1] > 1 for p in sets) and not any(map(clusters_differ, sets))
+
+    @cached_property
+    def compaction(self) -> CompactionCurve | None:
+        """What ``compaction.json`` says about making the network smaller; None without it."""
+        return _optional(self.folder / files.COMPACTION, CompactionCurve)
+
+    @cached_property
+    def compacted(self) -> Compaction | None:
+        """What `blockout compact` has made of the network; None if it was not run."""
+        path = self.folder / files.COMPACT_MODEL
+        return read_description(path).compaction if path.exists() else None
+
+    # --- what it got right ------------------------------------------------------------------------
+
+    @cached_property
+    def confusion(self) -> Int64[np.ndarray, "classes classes"] | None:
+        """How many test images of a class (row) were taken for which class (column)."""
+        if self.labels is None or self.predicted is None:
+            return None
+        n = len(self.classes)
+        counts = np.bincount(self.labels * n + self.predicted[:, 0], minlength=n * n)
+        return counts.reshape(n, n)
+
+    @cached_property
+    def class_accuracy(self) -> Float[np.ndarray, " classes"] | None:
+        """Per cent of each class's test images that are right; nan for a class without any."""
+        if self.confusion is None:
+            return None
+        with np.errstate(invalid="ignore"):
+            return 100 * self.confusion.diagonal() / self.confusion.sum(1)
+
+    # --- what it was trained with -----------------------------------------------------------------
+
+    def network(self, weights: str = "final", trunk: nn.Module | None = None) -> TrainedModel:
+        """The trained network in eval mode, from safetensors and JSON; nothing is unpickled.
+
+        Args:
+            weights: "final", "best" on the hold-out, or "compact": what `blockout compact` made.
+            trunk: one like the run's own, where it was trained with ``train(..., trunk=...)``.
+        """
+        self._require_finished(f"build that model there and load {files.FINAL} into it")
+        if weights != "compact":
+            return read_trained(
+                self.folder / files.MODEL, self.folder / f"{weights}.safetensors", trunk
+            )
+        if not (self.folder / files.COMPACT_MODEL).exists():
+            raise RunError(
+                f"there is no compact network in {self.folder}; `blockout compact` makes it"
+            )
+        return read_trained(
+            self.folder / files.COMPACT_MODEL, self.folder / files.COMPACT_WEIGHTS, trunk
+        )
+
+    def images(self) -> ImageData:
+        """The images it was trained on, normalised as its network expects.
+
+        Raises:
+            RunError: the images there have other classes.
+        """
+        found = load_images(self.config)
+        if self.description is None:
+            return found
+        if found.classes != self.classes:
+            raise RunError(
+                f"the images of {self.config.data.data} are not those of the run in {self.folder}: "
+                f"it has {len(self.classes)} classes, they have {len(found.classes)}, or other "
+                "names"
+            )
+        return found.normalised_by(self.description.mean, self.description.std)
+
+    def has_changed(self, images: ImageData) -> bool:
+        """Whether these images are divided otherwise than those that it was trained on."""
+        known = None if self.description is None else self.description.images
+        return known is not None and images.fingerprint() != known
+
+    def _require_finished(self, own_model: str) -> None:
+        if not self.finished:
+            raise RunError(
+                f"the run in {self.folder} is not finished; the same `blockout train` continues it"
+            )
+        if self.description is None:
+            raise RunError(
+                f"the run in {self.folder} has no {files.MODEL}: it was trained from Python with a "
+                f"model of its own; {own_model}"
+            )
+
+
+def _require_run(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RunError(f"there is no run folder {folder}; `blockout train` makes one")
+    if not (folder / files.CONFIG).exists():
+        raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
+
+
+def _optional(path: Path, kind: type[Document]) -> Document | None:
+    return read_document(path, kind) if path.exists() else None
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    """In the order of their names; empty without the file."""
+    if not path.exists():
+        return {}
+    try:
+        return dict(sorted(load_file(path).items()))
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def _distributions(path: Path) -> dict[str, Distributions]:
+    lines = read_entries(path)
+    found = {}
+    for name in sorted({name for line in lines for name in line} - {"step"}):
+        if any("step" not in line or name not in line for line in lines):
+            raise RunError(f"{path} is damaged: a line does not say how {name} is distributed")
+        seen = [converted(line[name], path, Distribution) for line in lines]
+        found[name] = Distributions(
+            np.array([converted(line["step"], path, int) for line in lines]),
+            np.array([distribution.histogram for distribution in seen]),
+            np.array([distribution.quartiles for distribution in seen]),
+        )
+    return found

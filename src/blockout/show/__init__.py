@@ -1,0 +1,1 @@
+"""What is shown of runs, computed once; ``page`` and ``figures`` draw it."""

@@ -1,0 +1,104 @@
+"""Which classes are confused, and whether mistakes stay within groups of classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from blockout.runs import Run
+from blockout.show.groups import groups_to_show
+
+PERMUTATIONS = 1000
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two classes, and the test images of one that were taken for the other."""
+
+    classes: tuple[int, int]
+    count: int
+    images: tuple[int, ...]
+    """Indices of the mistakes, the most certain first."""
+
+
+def confused_pairs(run: Run, together: bool, most: int) -> list[Pair]:
+    """The most confused pairs of classes of one group (``together``) or of two, the worst first."""
+    assert run.confusion is not None
+    group = groups_to_show(run).of_class
+    both = np.triu(run.confusion + run.confusion.T, 1)
+    both = both * ((group[:, None] == group[None, :]) == together)
+    worst = np.argsort(-both, axis=None, kind="stable")[:most]
+    found = [divmod(int(cell), len(both)) for cell in worst]
+    return [Pair((a, b), int(both[a, b]), _mistaken(run, a, b)) for a, b in found if both[a, b] > 0]
+
+
+def _mistaken(run: Run, a: int, b: int) -> tuple[int, ...]:
+    assert run.labels is not None and run.predicted is not None and run.probabilities is not None
+    predicted = run.predicted[:, 0]
+    own = ((run.labels == a) & (predicted == b)) | ((run.labels == b) & (predicted == a))
+    found = np.flatnonzero(own)
+    certain = np.argsort(-run.probabilities[found, 0], kind="stable")
+    return tuple(found[certain].tolist())
+
+
+def row_shares(
+    counts: Int64[np.ndarray, "classes classes"], order: Sequence[int], most: int
+) -> Float[np.ndarray, "cells cells"]:
+    """Per cent of the images of each row, in this order; many classes share cells.
+
+    >>> row_shares(np.array([[8, 2], [1, 3]]), [1, 0], 2).tolist()
+    [[75.0, 25.0], [20.0, 80.0]]
+    """
+    starts = cell_starts(len(order), most)
+    ordered = counts[np.ix_(order, order)]
+    joined = np.add.reduceat(np.add.reduceat(ordered, starts, axis=0), starts, axis=1)
+    return 100 * joined / np.maximum(joined.sum(1, keepdims=True), 1)
+
+
+def cell_starts(count: int, most: int) -> Int64[np.ndarray, " cells"]:
+    """Where each of at most ``most`` cells of about equal size begins.
+
+    >>> cell_starts(5, 2).tolist()
+    [0, 2]
+    """
+    cells = min(count, most)
+    return np.arange(cells) * count // cells
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How many mistakes stay within the group of the true class."""
+
+    within: float
+    """Share of the mistakes, 0 to 1."""
+    by_chance: float
+    """The same on average for random groups of the same sizes."""
+    p_value: float
+    """Share of random groups of the same sizes that hold at least as many mistakes."""
+
+
+def nearness(
+    confusion: Int64[np.ndarray, "classes classes"],
+    group: Int64[np.ndarray, " classes"],
+    permutations: int = PERMUTATIONS,
+) -> Nearness | None:
+    """Of the mistakes in a confusion matrix; None without any.
+
+    >>> found = nearness(np.array([[9, 3, 0], [0, 9, 1], [0, 0, 9]]), np.array([0, 0, 1]))
+    >>> found.within, round(found.by_chance, 3)
+    (0.75, 0.333)
+    """
+    true, predicted = np.nonzero(confusion - np.diag(confusion.diagonal()))
+    counts = confusion[true, predicted]
+    if not len(counts):
+        return None
+
+    def held(groups: np.ndarray) -> int:
+        return int(counts[groups[true] == groups[predicted]].sum())
+
+    observed, rng = held(group), np.random.default_rng(0)
+    as_many = sum(held(rng.permutation(group)) >= observed for _ in range(permutations))
+    sizes, n = np.bincount(group), len(group)
+    expected = float((sizes * (sizes - 1)).sum() / (n * (n - 1)))
+    return Nearness(observed / int(counts.sum()), expected, (1 + as_many) / (1 + permutations))

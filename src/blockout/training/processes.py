@@ -1,0 +1,90 @@
+"""Where training runs: the device, the precision and the processes that share the work.
+
+The engine asks for no more than ``Processes``. ``Alone`` is one process in plain torch; Lightning
+Fabric, for everything else, is in ``training.fabric``.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+class Processes(Protocol):
+    """The processes that share one training run, as seen from one of them."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The number of this process; the first is 0."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many processes there are."""
+        ...
+
+    def wrap_module(self, module: nn.Module) -> nn.Module:
+        """Moves the module to the device in place; returns what to call for a forward pass."""
+        ...
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> Any:
+        """Returns the object whose ``step`` and ``zero_grad`` to call."""
+        ...
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        ...
+
+    def no_backward_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+        """While enabled, gradients add up in each process and are not exchanged."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Computes gradients; they are averaged over the processes."""
+        ...
+
+    def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
+        """The mean or the sum of a tensor over the processes."""
+        ...
+
+    def broadcast(self, value: T) -> T:
+        """The first process's value, on every process."""
+        ...
+
+
+class Alone:
+    """One process on one device, in the module's own precision."""
+
+    rank, world = 0, 1
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def wrap_module(self, module: nn.Module) -> nn.Module:
+        return module.to(self.device)
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        return optimizer
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def no_backward_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
+        return tensor
+
+    def broadcast(self, value: T) -> T:
+        return value

@@ -1,0 +1,305 @@
+"""A training run on images, recorded in its folder: the engine with everything around it.
+
+That is: metrics, evaluation after each epoch, checkpoints, the best weights, warnings, progress for
+people, and a stop between two steps when a signal asks for it. The order and augmentation of the
+images follow from (seed, epoch), so a run that continues from a checkpoint is, on a CPU, bit for
+bit the run that was never stopped.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from blockout.data import ImageData, Split
+from blockout.layers import memberships_of
+from blockout.runs import folder as files
+from blockout.runs.config import RunConfig, TrainConfig
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import RunError
+from blockout.training import checkpoint, watch
+from blockout.training.engine import Diverged, Engine, Step, whole_tensor
+from blockout.training.evaluation import (
+    LARGEST_BATCH,
+    Evaluation,
+    average_statistics,
+    evaluate,
+    recalibrate,
+)
+from blockout.training.finish import write_results
+from blockout.training.interrupts import SIGNALS, Interrupted, Pending
+from blockout.training.processes import Processes
+from blockout.training.progress import Narrator
+
+
+class Recording:
+    """One run, from where its folder says it stands to its end."""
+
+    narrator: Narrator
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        engine: Engine,
+        data: ImageData,
+        folder: Path,
+        after_save: Callable[[Path], object] | None = None,
+    ) -> None:
+        self.config, self.engine, self.data, self.folder = config, engine, data, folder
+        self.processes, self.after_save = engine.processes, after_save
+        self.batch_size, self.steps = config.batch_size, engine.recipe.steps
+        self.joined_batch = min(self.batch_size, len(data.train))
+        self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
+        self.log_every = config.run.log_every or 1
+        self.identity = config.identity(data)
+        self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
+        self.tested, self.saved = "", time.perf_counter()
+        self.pending, self.save_is_due, self.stop = Pending(), False, 0
+        self.loggers: list[Any] = []
+
+    def run(self) -> None:
+        """Trains to the end, unless a signal stops it."""
+        done, first = self.engine.done, self.processes.rank == 0
+        on_first_process(self.processes, self._begin_records)
+        with Narrator(self.steps, done, self.batch_size, not first) as self.narrator:
+            self._introduce()
+            with self.pending.noted():
+                while self.engine.done < self.steps:
+                    self._epoch(self.engine.done // self.epoch_steps)
+            self._finish()
+
+    def _epoch(self, epoch: int) -> None:
+        """One pass over the training images, or the rest of one."""
+        engine, tally = self.engine, self.tally
+        batches = self.data.train.batches(
+            self.batch_size,
+            train=True,
+            seed=engine.recipe.seed,
+            epoch=epoch,
+            start=engine.done % self.epoch_steps,
+            rank=self.processes.rank,
+            world=self.processes.world,
+        )
+        engine.train()
+        began = time.perf_counter()
+        for x, y in batches:
+            step = self.step(x, y)
+            if engine.done % self.log_every == 0:
+                self.log(step.rate)
+            if engine.done % self.epoch_steps == 0 or engine.done == self.steps:
+                break  # what is due now comes with the end of the epoch
+            if self.save_is_due or self.stop:
+                tally.seconds += time.perf_counter() - began
+                began = time.perf_counter()
+                self._save()
+                self._obey()
+        tally.seconds += time.perf_counter() - began
+        self._end_epoch(epoch)
+        self._obey()
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        """One step of the engine, counted. The processes also agree on stopping and on saving."""
+        engine, tally = self.engine, self.tally
+        try:
+            step = engine.step(x, y, examples=self.joined_batch, tell=self._wishes)
+        except Diverged as error:
+            raise RunError(
+                f"{error.fact}; try a lower --lr or --membership-scale, a longer --warmup, or "
+                "--precision 32-true, in a new --run folder or with --restart"
+            ) from error
+        save, *signals = step.told
+        self.save_is_due = save > 0
+        self.stop = max((n for n, told in zip(SIGNALS, signals, strict=True) if told), default=0)
+        tally.unlogged.append(step.loss)
+        tally.loss_sum += step.loss * step.examples
+        tally.hits += step.hits
+        tally.seen += step.examples
+        if step.settles and engine.guide is not None:
+            what = "structure is" if engine.guide.settled else "hidden nodes are"
+            self.narrator.say(f"step {engine.done}: the {what} settled")
+        return step
+
+    def _wishes(self) -> list[float]:
+        """What this process asks of all: a checkpoint (the first only), or to obey a signal."""
+        due = time.perf_counter() - self.saved > 60 * self.config.run.checkpoint_minutes
+        return [float(due and self.processes.rank == 0), *self.pending.flags()]
+
+    def log(self, rate: float) -> None:
+        """Writes a line of metrics and one of memberships, and shows the progress."""
+        done, tally = self.engine.done, self.tally
+        speed = self.narrator.measure_speed(done)
+        epoch, loss = done / self.epoch_steps, sum(tally.unlogged) / len(tally.unlogged)
+        accuracy = 100 * tally.hits / tally.seen
+        self._write(
+            {
+                "step": done,
+                "epoch": round(epoch, 4),
+                "loss": loss,
+                "train_accuracy": accuracy,
+                "lr": rate,
+                "images_per_second": round(speed, 1),
+            }
+        )
+        self._write_memberships()
+        self._warn()
+        self.narrator.step(done, int(epoch) + 1, loss, accuracy, self.tested)
+        tally.unlogged.clear()
+
+    def _end_epoch(self, epoch: int) -> None:
+        """Evaluates, keeps the best weights, and saves a checkpoint."""
+        done, tally, began = self.engine.done, self.tally, time.perf_counter()
+        loss, accuracy = tally.loss_sum / tally.seen, 100 * tally.hits / tally.seen
+        entry = {"step": done, "epoch": epoch + 1, "epoch_loss": loss, "train_accuracy": accuracy}
+        self._recalibrate()
+        parts = {"holdout": self.data.holdout, "test": self.data.test}
+        tests = {name: self._evaluate(split) for name, split in parts.items() if len(split)}
+        for name, result in tests.items():
+            entry |= {f"{name}_{k}": v for k, v in result.numbers().items()}
+        if "holdout" in tests and tests["holdout"].accuracy > tally.best_accuracy:
+            tally.best_accuracy, tally.best_step = tests["holdout"].accuracy, done
+            self._write_weights(files.BEST)
+        tally.loss_sum, tally.hits, tally.seen = 0.0, 0, 0
+        tally.seconds += time.perf_counter() - began
+        self._write(entry)
+        self.tested = "".join(f"  {name} {r.accuracy:.1f} %" for name, r in tests.items())
+        speed = f"  {self.narrator.speed:.0f} images/s" if self.narrator.speed else ""
+        self.narrator.say(
+            f"epoch {epoch + 1}: loss {loss:.3f}  train {accuracy:.1f} %{self.tested}{speed}"
+        )
+        self._warn()
+        self._save()
+
+    def _finish(self) -> None:
+        final = {"test": self._evaluate(self.data.test)}
+        if len(self.data.holdout):
+            final["holdout"] = self._evaluate(self.data.holdout)
+        self._write_weights(files.FINAL)
+        p = self._probabilities()
+        on_first_process(
+            self.processes,
+            lambda: write_results(
+                self.folder, self.config, self.engine, self.data, final, p, self.tally
+            ),
+        )
+
+    # --- parts of the above ---------------------------------------------------------------------
+
+    def _begin_records(self) -> None:
+        for name in (files.METRICS, files.DISTRIBUTIONS):
+            files.forget_after(self.folder / name, self.engine.done)
+        files.write_json(self.folder / files.ENVIRONMENT, as_json(environment()))
+        self.loggers = make_loggers(self.config.run, self.folder)
+
+    def _introduce(self) -> None:
+        d, say = self.data, self.narrator.say
+        start = f", from step {self.engine.done}" if self.engine.done else ""
+        say(
+            f"{d.name}: {len(d.classes)} classes, {len(d.train)} training images, "
+            f"{len(d.holdout)} held out, {len(d.test)} for the test"
+        )
+        for note in d.notes:
+            say(f"note: {note}")
+        say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
+
+    def _evaluate(self, split: Split) -> Evaluation:
+        size = min(self.batch_size, LARGEST_BATCH)
+        return evaluate(self.engine.predictor, split, batch_size=size, processes=self.processes)
+
+    def _recalibrate(self) -> None:
+        o, engine = self.config.optimisation, self.engine
+        if o.recalibrate or engine.averaged is not None:
+            recalibrate(
+                engine.result,
+                self.data.train,
+                batch_size=self.batch_size,
+                seed=o.seed,
+                processes=self.processes,
+            )
+        average_statistics(engine.result, self.processes)
+
+    def _probabilities(self) -> dict[str, Tensor]:
+        found = memberships_of(self.engine.result)
+        return {name: whole_tensor(m.probabilities.detach()).cpu() for name, m in found.items()}
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self.processes.rank == 0:
+            files.append_line(self.folder / files.METRICS, entry)
+            numbers = {k: v for k, v in entry.items() if k != "step" and not isinstance(v, str)}
+            for logger in self.loggers:
+                logger.log_metrics(numbers, entry["step"])
+
+    def _write_memberships(self) -> None:
+        p = self._probabilities()
+        if p and self.processes.rank == 0:
+            entry = {name: watch.distribution(values) for name, values in p.items()}
+            files.append_line(
+                self.folder / files.DISTRIBUTIONS, {"step": self.engine.done, **entry}
+            )
+
+    def _write_weights(self, name: str) -> None:
+        weights = self.engine.weights()
+        on_first_process(self.processes, lambda: files.write_tensors(self.folder / name, weights))
+
+    def _warn(self) -> None:
+        for key, text in watch.collapses(self._probabilities(), self.data.classes).items():
+            if key not in self.tally.said:
+                self.tally.said.append(key)
+                self.narrator.say(f"warning: {text}")
+                self._write({"step": self.engine.done, "warning": text})
+
+    def _save(self) -> None:
+        state = checkpoint.state_of(self.engine, self.tally, self.identity)
+        path = self.folder / files.CHECKPOINT
+        on_first_process(self.processes, lambda: files.write_checkpoint(path, state))
+        if self.after_save is not None and self.processes.rank == 0 and not self.stop:
+            self.after_save(self.folder)
+        self.narrator.pause()
+        self.saved = time.perf_counter()
+
+    def _obey(self) -> None:
+        """Stops if a signal asked for it; the checkpoint has just been written."""
+        if self.stop:
+            raise Interrupted(
+                f"stopped at step {self.engine.done} of {self.steps}; the same command continues",
+                self.stop,
+            )
+
+
+def make_loggers(run: RunConfig, folder: Path) -> list[Any]:
+    """Those the config asks for beside ``metrics.jsonl``."""
+    loggers: list[Any] = []
+    if run.tensorboard:
+        from lightning.fabric.loggers import TensorBoardLogger
+
+        loggers.append(TensorBoardLogger(folder, name=files.EVENTS, version=""))
+    if run.wandb:
+        from lightning.pytorch.loggers import WandbLogger
+
+        loggers.append(WandbLogger(name=folder.name, save_dir=folder, project=run.wandb))
+    if run.mlflow:
+        from lightning.pytorch.loggers import MLFlowLogger
+
+        loggers.append(MLFlowLogger(experiment_name=run.mlflow, run_name=folder.name))
+    return loggers
+
+
+def on_first_process(processes: Processes, work: Callable[[], object]) -> None:
+    """Does ``work`` on the first process only. If it fails there, every process raises an error.
+
+    Otherwise the others would wait forever for a process that is gone.
+    """
+    problem = None
+    if processes.rank == 0:
+        try:
+            work()
+        except Exception as error:
+            known = isinstance(error, RunError)
+            name = "" if known else f"the first process failed: {type(error).__name__}: "
+            processes.broadcast(f"{name}{error}")
+            raise
+    problem = processes.broadcast(problem)
+    if problem is not None:
+        raise RunError(problem)

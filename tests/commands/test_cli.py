@@ -1,0 +1,261 @@
+"""The command as a user meets it: flags, exit codes, and one line for what can be mended."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+TINY = [
+    "train", "--per-class", "8", "--width", "0.1", "--nodes", "16", "--clusters", "2",
+    "--steps", "3", "--batch-size", "16",
+]  # fmt: skip
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "blockout.commands.cli", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    done = command(*TINY, "--run", str(folder / "run"), BLOCKOUT_CACHE_DIR=str(folder / "cache"))
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout and f"next: blockout evaluate {folder}" in done.stdout
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path, monkeypatch) -> Path:
+    """A copy to damage."""
+    monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(finished.parent / "cache"))
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def printed_config(text: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines())
+
+
+def test_version_and_overview(said):
+    assert said("--version")[:2] == (0, "blockout 0.1.0\n")
+    code, out, _ = said("--help")
+    assert code == 0 and all(f"blockout {c}" in out for c in ("train", "evaluate", "predict"))
+    code, out, err = said()
+    assert (code, out) == (2, "") and "usage" in err
+
+
+def test_an_unknown_command_suggests(said):
+    assert said("trian")[::2] == (2, "blockout: no command 'trian'; did you mean train?\n")
+    assert "there is train, evaluate" in said("xyzzy")[2]
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "predict", "doctor"])
+def test_help_spells_flags_with_dashes_and_shows_no_python(said, name):
+    code, out, _ = said(name, "--help")
+    flags = {word for word in out.replace("[", " ").split() if word.startswith("--")}
+    assert code == 0 and out.startswith(f"usage: blockout {name}")
+    assert not [f for f in flags - {"--print_config"} if "_" in f]
+    assert not [word for word in ("<class", "null", "Literal", "Optional") if word in out]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("train --nodez 3", "no flag --nodez; did you mean --nodes?"),
+        ("train --batch_sise=3", "no flag --batch-sise; did you mean --batch-size?"),
+        ("train --nod 3", "no flag --nod; did you mean --nodes?"),
+        ("train extra", "unexpected argument 'extra'"),
+        ("train --nodes lots", "--nodes must be a whole number, got lots"),
+        ("train --lr high", "--lr must be a number, got high"),
+        ("train --restart=maybe", "--restart must be true or false, got maybe"),
+        ("train --method foo", "--method must be one of baseline, fc, dropout, dropconnect, "
+         "blockout, got foo"),
+        ("train --nodes", "--nodes needs a value"),
+        ("train --nodes -3", "--nodes must be at least 1, got -3"),
+        ("train --lr -1e-3", "--lr must be positive, got -0.001"),
+        ("train --batch-size 0", "--batch-size must be at least 1, got 0"),
+        ("evaluate", "the following arguments are required: RUN"),
+        ("evaluate R --draws 1", "--draws must be a whole number of at least 2, got 1"),
+        ("predict R", "the following arguments are required: IMAGE"),
+        ("predict R a.png --top 0", "--top must be a whole number of at least 1, got 0"),
+        ("doctor x", "unexpected argument 'x'"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_exit_2_and_one_line_that_names_the_flag(said, arguments, complaint):
+    code, out, err = said(*arguments.split())
+    name = "blockout " + arguments.split()[0]
+    assert (code, out) == (2, "")
+    assert err == f"{name}: {complaint}\n{name} --help explains the flags\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nodez: 3", "--config names no flag 'nodez'; did you mean nodes?"),
+        ("batch-size: 3", "--config names no flag 'batch-size'; did you mean batch_size?"),
+        ("nodes: lots", "--nodes must be a whole number, got lots"),
+        ("epochs: 0", "--epochs must be at least 1, got 0"),
+    ],
+)
+def test_wrong_keys_and_values_of_a_config_are_exit_2(said, tmp_path, text, complaint):
+    (tmp_path / "a.yaml").write_text(text + "\n")
+    code, _, err = said("train", "--config", tmp_path / "a.yaml")
+    assert code == 2 and err.splitlines()[0] == f"blockout train: {complaint}"
+
+
+@pytest.mark.parametrize("text", ["nodes: [3\n", "- 1\n", None])
+def test_a_config_that_cannot_be_read_is_exit_2(said, tmp_path, text):
+    if text is not None:
+        (tmp_path / "a.yaml").write_text(text)
+    code, _, err = said("train", "--config", tmp_path / "a.yaml")
+    assert code == 2 and len(err.splitlines()) == 2 and "onfig" in err
+
+
+def test_flags_override_a_config_wherever_it_stands(said, tmp_path):
+    (tmp_path / "a.yaml").write_text("nodes: 32\nhard: false\n")
+    for order in ((0, 1, 2, 3), (2, 3, 0, 1)):
+        words = ["--config", tmp_path / "a.yaml", "--nodes", "64"]
+        code, out, _ = said("train", *[words[i] for i in order], "--print_config")
+        values = printed_config(out)
+        assert (code, values["nodes"], values["hard"]) == (0, "64", "false")
+
+
+def test_every_spelling_of_a_flag_means_the_same(said):
+    flags = "--soft --fixed --no-tensorboard --restart --balance yes --stream --batch_size=32"
+    code, out, _ = said("train", *flags.split(), "--lr", "1e-3", "--print-config=skip_default")
+    assert code == 0
+    assert printed_config(out) == {
+        "hard": "false", "learned": "false", "tensorboard": "false", "restart": "true",
+        "balance": "true", "stream": "true", "batch_size": "32", "lr": "0.001",
+    }  # fmt: skip
+
+
+def test_a_finished_run_says_so_and_its_own_config_repeats_it(said, run):
+    code, out, _ = said("train", "--config", run / "config.json", "--run", run)
+    assert code == 0 and out.startswith("this run is finished already; --restart begins anew")
+    assert (run / "memberships.safetensors").exists() and "memberships.safetensors" in out
+
+
+def test_evaluate_repeats_the_result_of_training(said, run):
+    code, out, _ = said("evaluate", run, "--json")
+    assert code == 0
+    got, expected = json.loads(out), json.loads((run / "result.json").read_text())["test"]
+    assert got == {"split": "test", "images": 2000, **{k: pytest.approx(v) for k, v in
+                                                       expected.items()}}  # fmt: skip
+    assert f"test: {expected['accuracy']:.2f} % of 2000 images right" in said("evaluate", run)[1]
+
+
+def test_evaluate_refuses_images_that_are_not_the_runs(said, run):
+    config = json.loads((run / "model.json").read_text())
+    config["classes"] = config["classes"][::-1]
+    (run / "model.json").write_text(json.dumps(config))
+    code, _, complaint = said("evaluate", run)
+    assert code == 1 and "are not those of the run" in complaint
+
+
+def test_evaluation_over_draws_repeats_itself(said, run):
+    words = ("evaluate", run, "--split", "holdout", "--weights", "best", "--draws", "4", "--json")
+    first, second = said(*words), said(*words)
+    assert first == second and json.loads(first[1])["images"] == 500
+
+
+def test_an_empty_holdout_is_said(said, run):
+    config = json.loads((run / "config.json").read_text()) | {"holdout": 0}
+    (run / "config.json").write_text(json.dumps(config))
+    code, _, err = said("evaluate", run, "--split", "holdout")
+    assert code == 1 and "no images in its holdout split (--holdout 0)" in err
+
+
+def test_predict_gives_an_object_a_line(said, run, tmp_path):
+    Image.new("RGBA", (40, 30), (255, 0, 0, 99)).save(tmp_path / "a.png")
+    code, out, _ = said("predict", run, tmp_path / "a.png", "--json", "--top", "2")
+    found = json.loads(out)
+    assert code == 0 and found["image"] == str(tmp_path / "a.png")
+    assert len(found["classes"]) == 2 and found["probabilities"][0] >= found["probabilities"][1]
+    assert len(said("predict", run, tmp_path / "a.png")[1].splitlines()) == 6
+
+
+def test_predict_names_a_corrupt_file(said, run, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"\x89PNG rubbish")
+    code, _, err = said("predict", run, tmp_path / "bad.png")
+    assert code == 1 and len(err.splitlines()) == 1 and "bad.png" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("result.json", None, "is not finished"),
+        ("config.json", None, "is not the folder of a run"),
+        ("config.json", b"[]", "config.json is damaged"),
+        ("model.json", None, "trained from Python with a model of its own"),
+        ("model.json", b"{", "model.json is damaged"),
+        ("model.json", b"[]", "model.json is damaged"),
+        ("model.json", b'{"format": 1}', "model.json is damaged"),
+        ("final.safetensors", None, "final.safetensors is missing or damaged"),
+        ("final.safetensors", b"short", "final.safetensors is missing or damaged"),
+    ],
+)
+def test_a_damaged_run_is_exit_1_and_one_line(said, run, name, content, complaint):
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_bytes(content)
+    code, out, err = said("evaluate", run)
+    assert (code, out, len(err.splitlines())) == (1, "", 1) and complaint in err
+
+
+def test_a_wrong_folder_is_said(said, tmp_path):
+    code, _, err = said("evaluate", tmp_path / "gone")
+    assert code == 1 and "there is no run folder" in err
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("--trunk a/b needs transformers"), MemoryError("no memory"), OSError("x")]
+)
+def test_what_can_be_mended_has_no_traceback(said, monkeypatch, tmp_path, error):
+    def fail(config, **_):
+        raise error
+
+    monkeypatch.setattr("blockout.training.train", fail)
+    assert said("train", "--run", tmp_path)[::2] == (1, f"blockout train: {error}\n")
+
+
+def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
+    def interrupt(config, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blockout.training.train", interrupt)
+    assert said("train", "--run", tmp_path)[::2] == (130, "\ninterrupted\n")
+
+
+def test_a_fault_of_ours_keeps_its_traceback(said, monkeypatch, tmp_path):
+    def fail(config, **_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("blockout.training.train", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        said("train", "--run", tmp_path)
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "blockout.commands.cli", "--help"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, timeout=120)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_broken_torchvision_ends_training_in_a_line(tmp_path):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('no nms')\n")
+    done = command("train", "--steps", "1", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "no nms" in done.stderr and "blockout doctor" in done.stderr

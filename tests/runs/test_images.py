@@ -1,0 +1,109 @@
+"""Images of a run, through trunks that others have trained and through Inception-BN at 224 px."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from blockout.commands.prediction import predict
+from blockout.data import DataConfig, load
+from blockout.models import ModelConfig
+from blockout.training import (
+    ComputeConfig,
+    OptimisationConfig,
+    Run,
+    RunConfig,
+    TrainConfig,
+    evaluate,
+    load_images,
+    train,
+)
+
+CPU = ComputeConfig("cpu", "1")
+MEAN, STD = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two classes of five JPEGs of 250 x 230 px, dark and bright."""
+    monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(tmp_path / "cache"))
+    chance = np.random.default_rng(0)
+    for name, level in (("dark", 20), ("brïght 'one'", 200)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(5):
+            pixels = chance.integers(level, level + 50, (230, 250, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{i}.jpg")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def trunk(tmp_path):
+    """A tiny Hugging Face model for 40 px, saved on the spot."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic"
+    )
+    torch.manual_seed(1)
+    transformers.ResNetModel(config).save_pretrained(tmp_path / "trunk")
+    about = {"size": {"shortest_edge": 40}, "image_mean": MEAN, "image_std": STD}
+    (tmp_path / "trunk" / "preprocessor_config.json").write_text(json.dumps(about))
+    return tmp_path / "trunk"
+
+
+def make_config(folder, run, model, **data) -> TrainConfig:
+    return TrainConfig(
+        data=DataConfig(str(folder), holdout=0.0, **data),
+        model=model,
+        optimisation=OptimisationConfig(steps=2, batch_size=4),
+        compute=CPU,
+        run=RunConfig(run=run, tensorboard=False),
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_pretrained_trunk_decides_size_and_normalisation(folder, trunk, stream):
+    data = DataConfig(str(folder), stream=stream, workers=0)
+    expected = load_images(TrainConfig(data, ModelConfig(trunk=str(trunk))))
+    assert (expected.image_size, expected.mean, expected.std) == (40, tuple(MEAN), tuple(STD))
+    x = next(expected.test.batches(2, train=False))[0]
+    pixels = expected.test.images_at([0, 1]).permute(0, 3, 1, 2).double() / 255
+    by_hand = (pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    torch.testing.assert_close(x.double(), by_hand, rtol=0, atol=1e-5)
+    given = DataConfig(str(folder), image_size=48, stream=stream, workers=0)
+    assert load_images(TrainConfig(given, ModelConfig(trunk=str(trunk)))).image_size == 48
+    own = load_images(TrainConfig(given))
+    assert own.mean == load(given).mean
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_pretrained_trunk_is_frozen_or_tuned_and_reloads(tmp_path, folder, trunk, freeze):
+    model = ModelConfig(trunk=str(trunk), nodes=16, clusters=2, freeze_trunk=freeze)
+    run = train(make_config(folder, tmp_path / "run", model))
+    before = load_file(trunk / "model.safetensors")
+    (trunk / "model.safetensors").unlink()  # the run stands by itself
+    trained = Run.open(run).network()
+    after = trained.model.trunk.state_dict()
+    kernels = [name for name in before if name.endswith("convolution.weight")]
+    assert {torch.equal(after[f"model.{name}"], before[name]) for name in kernels} == {freeze}
+    means = [name for name in before if name.endswith("running_mean")]
+    assert {torch.equal(after[f"model.{name}"], before[name]) for name in means} == {freeze}
+    assert (trained.image_size, trained.mean) == (40, tuple(MEAN))
+
+
+def test_the_imagenet_configuration_trains_evaluates_and_predicts(tmp_path, folder):
+    model = ModelConfig(nodes=64)
+    config = make_config(folder, tmp_path / "run", model, stream=True, workers=1)
+    run = train(config)
+    trained = Run.open(run).network()
+    assert type(trained.model.trunk).__name__ == "InceptionBN"
+    assert trained.image_size == 224 and trained.model.head.fc2.out_features == 64
+    result = json.loads((run / "result.json").read_text())
+    again = evaluate(trained.model, load_images(config).test)
+    assert again.accuracy == pytest.approx(result["test"]["accuracy"])
+    files = sorted(folder.rglob("*.jpg"))[:2]
+    found = list(predict(trained, files, top=2))
+    assert [set(p.classes) for p in found] == [{"dark", "brïght 'one'"}] * 2
+    assert [sum(p.probabilities) for p in found] == pytest.approx([1.0, 1.0])

@@ -1,0 +1,97 @@
+"""What compaction gives, as it was measured."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from blockout.runs import Run
+from blockout.runs import folder as files
+from blockout.runs.documents import CompactionCurve, CompactionPoint, Machine, as_json
+from blockout.show.page.compaction import section
+
+from ..made import layout, traces
+
+CURVE = CompactionCurve(
+    points=(
+        CompactionPoint(0.0, 1.0, 1.0, 4.0, 4.1, 60.0),
+        CompactionPoint(0.5, 0.4, 0.5, 4.2, 2.1, 59.5),
+        CompactionPoint(0.9, 0.1, 0.1, 4.1, 1.0, 30.0),
+    ),
+    images="hold-out",
+    count=2500,
+    batch_size=256,
+    machine=Machine(processor="a <fast> one", threads=2),
+)
+
+
+@pytest.fixture
+def view(run, tmp_path) -> Run:
+    return Run.open(shutil.copytree(run, tmp_path / "run"))
+
+
+@pytest.fixture
+def measured(view) -> Run:
+    files.write_json(view.folder / files.COMPACTION, as_json(CURVE))
+    return view
+
+
+def test_what_stood_in_the_way_of_measuring_is_shown(view):
+    curve = CompactionCurve(reason="there are no <images>")
+    files.write_json(view.folder / files.COMPACTION, as_json(curve))
+    found = section([view])
+    assert (
+        "could not be measured (there are no &lt;images&gt;); <code>blockout report " in found.body
+    )
+    assert found.figures == ()
+
+
+def test_a_damaged_file_is_named(view):
+    (view.folder / files.COMPACTION).write_text("{")
+    assert "compaction.json is damaged" in section([view]).body
+
+
+def test_drawing_measures_nothing_and_writes_nothing(view):
+    before = sorted(path.name for path in view.folder.iterdir())
+    section([view])
+    assert sorted(path.name for path in view.folder.iterdir()) == before
+
+
+def test_only_blockout_runs_that_learn_are_shown(baseline, fixed, unfinished):
+    assert section([Run.open(baseline), Run.open(fixed)]) is None
+    assert "will be measured once it has finished" in section([Run.open(unfinished)]).body
+
+
+def test_what_was_not_measured_says_the_command(view):
+    body = section([view]).body
+    assert f"has not been measured yet; <code>blockout report {view.folder}</code>" in body
+
+
+def test_accuracy_stands_against_work_and_against_time(measured):
+    work, time = section([measured]).figures
+    (trace,) = traces(work)
+    assert (trace["x"], trace["y"]) == ([100.0, 40.0, 10.0], [60.0, 59.5, 30.0])
+    assert trace["marker"]["symbol"] == ["circle", "star", "circle"]
+    assert trace["customdata"][1] == [0.5, 40.0, 50.0, 2.1, 4.2, 2.0]
+    compact, dense = traces(time)
+    assert compact["x"] == pytest.approx([1.0, 4.1 / 2, 4.1 * 4.1 / 4])  # in the same turns
+    assert (dense["x"], dense["y"]) == ([4.1], [60.0])  # the median of the dense times
+    assert layout(work)["yaxis"]["title"]["text"] == "Hold-out images correct (%)"
+
+
+def test_the_usual_threshold_is_told_in_words(measured):
+    body = section([measured]).body
+    assert "at a threshold of 0.5: 40% of the multiply-adds are needed and 50% carried" in body
+    assert "2.10 ms instead of 4.20 ms (2.00 times as fast, a &lt;fast&gt; one, threads: 2)" in body
+    assert "59.50 % of the 2,500 hold-out images are right, 60.00 % with all" in body
+
+
+def test_several_runs_lie_over_each_other_by_method(measured, tmp_path):
+    again = Path(shutil.copytree(measured.folder, tmp_path / "again"))
+    config = json.loads((again / files.CONFIG).read_text()) | {"seed": 1}
+    files.write_json(again / files.CONFIG, config)
+    work, time = section([measured, Run.open(again)]).figures
+    assert [t["showlegend"] for t in traces(work)] == [True, False]
+    assert traces(work)[0]["line"]["color"] == traces(work)[1]["line"]["color"]
+    assert len(traces(time)) == 4

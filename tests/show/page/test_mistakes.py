@@ -1,0 +1,82 @@
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from blockout.data import MemorySplit
+from blockout.runs import Run
+from blockout.show.page.mistakes import section
+
+from ..made import made_run
+from .conftest import HALF, tinted_images
+
+
+@pytest.fixture
+def data_of(monkeypatch):
+    """Gives a run test images with these labels."""
+
+    def give(labels: np.ndarray) -> None:
+        pixels = torch.randint(0, 255, (len(labels), 16, 16, 3), dtype=torch.uint8)
+        found = torch.from_numpy(np.array(labels))
+        split = MemorySplit(pixels, torch.arange(len(labels)), found, HALF, HALF)
+        images = dataclasses.replace(tinted_images(("a", "b")), test=split)
+        monkeypatch.setattr(Run, "images", lambda run: images)
+
+    return give
+
+
+def test_each_image_says_what_it_is_and_was_taken_for_and_how_surely(data_of):
+    run = made_run()
+    data_of(run.labels)
+    body = section([run]).body
+    assert "Within a learned group" in body and "Between learned groups" in body
+    assert body.count("data:image/jpeg") == 4 + 3 + 3 + 1
+    certain = np.linspace(0.9, 0.3, 40)[6]
+    assert f"<bdi>cat</bdi> → <b><bdi>dog</bdi></b> {certain:.0%}</figcaption>" in body
+    assert "<bdi>cat</bdi> ↔ <bdi>dog</bdi>: 4 times" in body
+
+
+def test_without_the_data_there_are_names_and_counts_and_the_reason():
+    body = section([made_run()]).body
+    assert "The images are not shown, because the data cannot be read here: " in body
+    assert (
+        "<bdi>cat</bdi> taken for <bdi>dog</bdi>: 3; <bdi>dog</bdi> taken for <bdi>cat</bdi>: 1"
+        in body
+    )
+    assert "<img" not in body
+
+
+def test_images_of_data_that_has_changed_are_not_shown(data_of):
+    run = made_run()
+    data_of(run.labels[::-1])
+    body = section([run]).body
+    assert "it has changed since this run was tested" in body and "<img" not in body
+
+
+def test_long_names_break_between_their_words():
+    body = section([made_run(None, classes=("pine_tree", "dog", "oak", "fir"))]).body
+    assert "<bdi>pine_<wbr>tree</bdi>" in body
+
+
+def test_there_are_never_more_than_sixty_images(data_of):
+    n = 40
+    counts = 4 * np.ones((n, n), dtype=int)
+    p = np.repeat(np.eye(2), 20, axis=0)
+    run = made_run(p, classes=list(map(str, range(n))), confusion=counts)
+    data_of(run.labels)
+    body = section([run]).body
+    assert 40 <= len(re.findall("<img", body)) <= 60
+    assert len(re.findall('class="pair"', body)) == 16
+
+
+def test_a_perfect_run_has_no_mistakes_and_needs_no_data():
+    body = section([made_run(confusion=10 * np.eye(4, dtype=int))]).body
+    assert body.count("No mistakes.") == 2 and "not shown" not in body
+
+
+def test_names_are_text_and_a_run_without_blockout_has_mistakes_too():
+    body = section([made_run(None, classes=("<script>", "b", "c", "d"))]).body
+    assert "<script>" not in body and "&lt;script&gt;" in body
+    assert "learned" not in body
