@@ -1,6 +1,7 @@
 """Devices, processes and precision by Lightning Fabric, set up from the config."""
 
 import atexit
+import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
 
@@ -15,6 +16,8 @@ from blockout.runs.config import ComputeConfig
 
 T = TypeVar("T")
 
+_FREEING_SECONDS = 0.5  # a waiting thread takes the lock at once; a busy machine schedules it late
+
 
 class FabricProcesses:
     """``Processes`` on whatever devices and machines Fabric supports."""
@@ -26,7 +29,6 @@ class FabricProcesses:
         # Fabric's modules return torch's default dtype. Its context makes that float64.
         self._exact = compute.precision.startswith("64")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            # Otherwise gloo's threads sometimes abort an interpreter that ends before them.
             atexit.register(_leave)
 
     @property
@@ -88,8 +90,15 @@ def make_fabric(compute: ComputeConfig) -> Fabric:
 
 
 def _leave() -> None:
+    """Leaves the process group while the interpreter still runs.
+
+    A thread of gloo that frees the tensors of the last exchange needs the interpreter's lock. If
+    the interpreter is already ending, the thread aborts the process. FSDP2 keeps the group alive,
+    so destroying it does not wait for the threads: sleeping gives them the lock.
+    """
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+        time.sleep(_FREEING_SECONDS)
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
