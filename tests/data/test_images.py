@@ -122,6 +122,13 @@ def test_the_centre_square_is_the_middle_of_the_longer_side(
     assert np.array_equal(centre_square(tall, 32), np.asarray(tall)[8:40])
 
 
+def test_a_crop_keeps_the_middle_of_the_centre_square() -> None:
+    wide = Image.fromarray(
+        np.arange(32 * 48 * 3, dtype=np.uint16).astype(np.uint8).reshape(32, 48, 3)
+    )
+    assert np.array_equal(centre_square(wide, 16, crop=0.5), np.asarray(wide)[8:24, 16:32])
+
+
 def test_the_centre_square_is_resized_as_a_whole() -> None:
     halves = np.zeros((64, 64, 3), np.uint8)
     halves[:, 32:] = 255

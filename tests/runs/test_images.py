@@ -78,6 +78,32 @@ def test_a_pretrained_trunk_decides_size_and_normalisation(folder, trunk, stream
     assert own.mean == load(given).mean
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_pretrained_trunk_decides_the_crop_of_every_way_to_see_an_image(
+    tmp_path, folder, trunk, stream
+):
+    about = {"size": {"shortest_edge": 50}, "crop_size": 40, "do_center_crop": True}
+    about |= {"image_mean": MEAN, "image_std": STD}
+    (trunk / "preprocessor_config.json").write_text(json.dumps(about))
+    model = ModelConfig(trunk=str(trunk), nodes=16, clusters=2, freeze_trunk=True)
+    config = make_config(folder, tmp_path / "run", model, stream=stream, workers=0)
+    images = load_images(config)
+    picture = Image.open(sorted((folder / "dark").iterdir())[0])
+    square = picture.resize((40, 40), Image.Resampling.BILINEAR, box=(33, 23, 217, 207))
+    seen = [torch.equal(pixels, torch.from_numpy(np.array(square))) for pixels in _all(images)]
+    assert sum(seen) == 1
+    run = Run.open(train(config))
+    said = list(predict(run.network(), sorted(folder.rglob("*.jpg")), top=1))
+    alike = evaluate(run.network().model, run.images().test).probabilities[:, 0].tolist()
+    probabilities = np.array([p.probabilities[0] for p in said])
+    assert all(np.isclose(probabilities, p, rtol=0, atol=1e-6).any() for p in alike)
+
+
+def _all(images):
+    for split in (images.train, images.test):
+        yield from split.images_at(range(len(split)))
+
+
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_pretrained_trunk_is_frozen_or_tuned_and_reloads(tmp_path, folder, trunk, freeze):
     model = ModelConfig(trunk=str(trunk), nodes=16, clusters=2, freeze_trunk=freeze)

@@ -53,7 +53,10 @@ def predict(
     for start in range(0, len(images), BATCH):
         chunk = images[start : start + BATCH]
         x = torch.stack(
-            [prepare(path, trained.image_size, trained.mean, trained.std) for path in chunk]
+            [
+                prepare(path, trained.image_size, trained.mean, trained.std, trained.crop)
+                for path in chunk
+            ]
         )
         probabilities, classes = trained.model(x).softmax(1).topk(top)
         for path, p, c in zip(chunk, probabilities.tolist(), classes.tolist(), strict=True):

@@ -62,9 +62,11 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
 
 
-def centre_square(image: Image.Image, size: int) -> UInt8[np.ndarray, "size size 3"]:
-    """The largest centred square, resized to `size`."""
-    side = min(image.size)
+def centre_square(
+    image: Image.Image, size: int, crop: float = 1.0
+) -> UInt8[np.ndarray, "size size 3"]:
+    """The centred square whose side is `crop` of the shorter side, resized to `size`."""
+    side = crop * min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
     return _resized(image, (left, top, left + side, top + side), size)
 
@@ -109,7 +111,11 @@ def normalise(
 
 
 def prepare(
-    image: Image.Image | str | PathLike[str], image_size: int, mean: Channels, std: Channels
+    image: Image.Image | str | PathLike[str],
+    image_size: int,
+    mean: Channels,
+    std: Channels,
+    crop: float = 1.0,
 ) -> Float32[Tensor, "3 size size"]:
     """One image as in evaluation: decoded, centre square, normalised.
 
@@ -118,5 +124,5 @@ def prepare(
     """
     if not isinstance(image, Image.Image) and not Path(image).is_file():
         raise DataError(f"there is no image file {str(image)!r}")
-    pixels = torch.from_numpy(centre_square(decode(image), image_size))
+    pixels = torch.from_numpy(centre_square(decode(image), image_size, crop))
     return normalise(pixels[None], mean, std)[0]

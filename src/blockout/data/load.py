@@ -53,10 +53,13 @@ class ImageData:
     """With `balance`: inverse to the size of each class; the mean over training images is 1."""
     notes: tuple[str, ...]
     """What to tell the user: class sizes, skipped files, how the data was split."""
+    crop: float = 1.0
+    """The side of the centred square that evaluation sees, as a share of the shorter side."""
 
     def fingerprint(self) -> str:
         """Changes when the classes, their order, or the splits of the images change."""
-        digest = hashlib.sha256("\n".join((*self.classes, str(self.image_size))).encode())
+        size = str(self.image_size) + (f" of {self.crop}" if self.crop != 1 else "")
+        digest = hashlib.sha256("\n".join((*self.classes, size)).encode())
         for split in (self.train, self.holdout, self.test):
             digest.update(b"|" + split.labels.to(torch.int64).numpy().tobytes())
         return digest.hexdigest()[:16]
@@ -70,8 +73,13 @@ class ImageData:
         return replace(self, mean=mean, std=std, **parts)
 
 
-def load(config: DataConfig) -> ImageData:
+def load(config: DataConfig, crop: float = 1.0) -> ImageData:
     """Finds, checks, decodes (or prepares to stream) and splits the data.
+
+    Args:
+        config: which data, and how to read and split it.
+        crop: the centred square to cut out, as a share of the shorter side. Generated images are
+            not cropped.
 
     Raises:
         DataError: the data is missing, damaged or unsuitable.
@@ -79,18 +87,19 @@ def load(config: DataConfig) -> ImageData:
     if config.data == GENERATED:
         return _in_memory(GENERATED, _generated(config), config)
     source = find(config.data, config.cache_folder)
-    key = cache.key_of(source.fingerprint, config.image_size, config.skip_corrupt)
+    cropped = () if crop == 1 else (crop,)
+    key = cache.key_of(source.fingerprint, config.image_size, config.skip_corrupt, *cropped)
     entry = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', source.name)}-{key}"
     opened = None if config.stream else cache.read(config.cache_folder, entry)
     if opened is None:
         with cache.locked(config.cache_folder, entry):
-            opened = _open(source, entry, config)
+            opened = _open(source, entry, config, crop)
     if isinstance(opened, Decoded):
-        return _in_memory(source.name, opened, config)
-    return _streamed(source, opened, config)
+        return _in_memory(source.name, opened, config, crop)
+    return _streamed(source, opened, config, crop)
 
 
-def _open(source: Source, entry: str, config: DataConfig) -> Decoded | Table:
+def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decoded | Table:
     """The images in memory, or the table to stream them from."""
     if not config.stream and (found := cache.read(config.cache_folder, entry)) is not None:
         return found
@@ -100,7 +109,7 @@ def _open(source: Source, entry: str, config: DataConfig) -> Decoded | Table:
     too_large = len(table.rows) * size**2 * 3 > MEMORY_LIMIT
     if config.stream or (config.stream is None and too_large):
         return table
-    decoded = _decode(table, size, config.skip_corrupt)
+    decoded = _decode(table, size, crop, config.skip_corrupt)
     check(decoded.catalogue, source.name)
     cache.write(config.cache_folder, entry, decoded)
     if source.scratch:
@@ -116,13 +125,13 @@ def _natural_size(rows: Rows) -> int:
     return min(max(side, SMALL[0]), SMALL[1]) if side <= 1.5 * SMALL[1] else 224
 
 
-def _decode(table: Table, size: int, skip_corrupt: bool) -> Decoded:
+def _decode(table: Table, size: int, crop: float, skip_corrupt: bool) -> Decoded:
     """The centre square of each image. A damaged image is an error, or is skipped and noted."""
     images = np.empty((len(table.rows), size, size, 3), np.uint8)
     errors: dict[int, str] = {}
     for place, image in enumerate(table.rows.images()):
         if not isinstance(image, DataError):
-            images[place] = centre_square(image, size)
+            images[place] = centre_square(image, size, crop)
         elif skip_corrupt:
             errors[place] = str(image)
         else:
@@ -166,7 +175,7 @@ def _generated(config: DataConfig) -> Decoded:
     return Decoded(catalogue, pixels, cache.moments_of(pixels))
 
 
-def _in_memory(name: str, decoded: Decoded, config: DataConfig) -> ImageData:
+def _in_memory(name: str, decoded: Decoded, config: DataConfig, crop: float = 1.0) -> ImageData:
     known, size = decoded.catalogue, decoded.images.shape[1]
     images = torch.from_numpy(decoded.images)
 
@@ -177,10 +186,10 @@ def _in_memory(name: str, decoded: Decoded, config: DataConfig) -> ImageData:
         labels = torch.from_numpy(known.labels[index])
         return MemorySplit(images, torch.from_numpy(index), labels, mean, std)
 
-    return _assembled(name, known, config, size, statistics, split)
+    return _assembled(name, known, config, (size, crop), statistics, split)
 
 
-def _streamed(source: Source, table: Table, config: DataConfig) -> ImageData:
+def _streamed(source: Source, table: Table, config: DataConfig, crop: float) -> ImageData:
     """Decodes only a sample of the images now, for mean and standard deviation.
 
     With `skip_corrupt`, the workers read every image once and the result is cached: a resumed run
@@ -194,17 +203,17 @@ def _streamed(source: Source, table: Table, config: DataConfig) -> ImageData:
 
     def statistics(train: Index) -> tuple[Channels, Channels]:
         chosen = np.random.default_rng(config.data_seed).permutation(train)[:SAMPLE]
-        key = cache.key_of(source.fingerprint, size, chosen.tolist())
+        key = cache.key_of(source.fingerprint, size, crop, chosen.tolist())
         moments = cache.remembered(
-            config.cache_folder, f"moments-{key}", lambda: _moments(rows.take(chosen), size)
+            config.cache_folder, f"moments-{key}", lambda: _moments(rows.take(chosen), size, crop)
         )
         return _mean_and_std(np.array(moments), size)
 
     def split(index: Index, mean: Channels, std: Channels) -> Split:
         labels = torch.from_numpy(known.labels[index])
-        return StreamSplit(rows.take(index), labels, size, mean, std, workers)
+        return StreamSplit(rows.take(index), labels, size, mean, std, workers, crop)
 
-    return _assembled(source.name, known, config, size, statistics, split)
+    return _assembled(source.name, known, config, (size, crop), statistics, split)
 
 
 def _without_unreadable(source: Source, table: Table, folder: Path, workers: int) -> Table:
@@ -219,7 +228,7 @@ def _assembled(
     name: str,
     known: Catalogue,
     config: DataConfig,
-    size: int,
+    square: tuple[int, float],
     statistics: Callable[[Index], tuple[Channels, Channels]],
     split: Callable[[Index, Channels, Channels], Split],
 ) -> ImageData:
@@ -236,18 +245,19 @@ def _assembled(
         test=split(division.test, mean, std),
         mean=mean,
         std=std,
-        image_size=size,
+        image_size=square[0],
+        crop=square[1],
         class_weights=_weights(known, division.train) if config.balance else None,
         notes=known.notes + division.notes,
     )
 
 
-def _moments(rows: Rows, size: int) -> list[list[int]]:
+def _moments(rows: Rows, size: int, crop: float) -> list[list[int]]:
     moments = []
     for image in rows.images():
         if isinstance(image, DataError):
             raise image
-        moments.extend(cache.moments_of(centre_square(image, size)[None]).tolist())
+        moments.extend(cache.moments_of(centre_square(image, size, crop)[None]).tolist())
     return moments
 
 

@@ -29,6 +29,7 @@ class StreamSplit(Split):
         image_size: height and width.
         mean, std: of the training images, in [0, 1].
         workers: processes that decode; with 0, this process decodes.
+        crop: the centred square of evaluation, as a share of the shorter side.
     """
 
     def __init__(
@@ -39,14 +40,15 @@ class StreamSplit(Split):
         mean: Channels,
         std: Channels,
         workers: int,
+        crop: float = 1.0,
     ) -> None:
         self.labels = labels
         self._rows, self._size, self._mean, self._std = rows, image_size, mean, std
-        self._workers = workers
+        self._workers, self._crop = workers, crop
 
     def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:
         index = np.asarray(indices, dtype=np.int64)
-        pixels = _Crops(self._rows, self._size)[index, np.full(len(index), -1)]
+        pixels = _Crops(self._rows, self._size, self._crop)[index, np.full(len(index), -1)]
         if isinstance(pixels, DataError):
             raise pixels
         return pixels
@@ -62,7 +64,7 @@ class StreamSplit(Split):
             yield normalise(pixels, self._mean, self._std), self.labels[torch.from_numpy(index)]
 
     def _loader(self, pairs: list[tuple[np.ndarray, np.ndarray]]) -> DataLoader:
-        return _in_workers(_Crops(self._rows, self._size), pairs, self._workers)
+        return _in_workers(_Crops(self._rows, self._size, self._crop), pairs, self._workers)
 
 
 def _in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLoader:
@@ -94,8 +96,8 @@ class _Crops(Dataset):
     worker's traceback.
     """
 
-    def __init__(self, rows: Rows, size: int) -> None:
-        self.rows, self.size = rows, size
+    def __init__(self, rows: Rows, size: int, crop: float) -> None:
+        self.rows, self.size, self.crop = rows, size, crop
 
     def __getitem__(
         self, pair: tuple[np.ndarray, np.ndarray]
@@ -111,7 +113,7 @@ class _Crops(Dataset):
     def _crop(self, index: int, seed: int) -> UInt8[np.ndarray, "size size 3"]:
         image = self.rows.image(index)
         if seed < 0:
-            return centre_square(image, self.size)
+            return centre_square(image, self.size, self.crop)
         return random_crop(image, self.size, np.random.default_rng(seed))
 
 

@@ -60,6 +60,8 @@ class About:
     image_size: int
     mean: Channels
     std: Channels
+    crop: float = 1.0
+    """The centred square that it sees, as a share of an image's shorter side."""
     architecture: dict[str, Any] | None = None
     """What ``from_description`` needs to build the network; only in files without a graph."""
 
@@ -74,7 +76,8 @@ class About:
             "classes": self.classes,
             "preprocessing": {
                 "channels": "RGB, upright by EXIF, transparency on white",
-                "crop": "the largest centred square",
+                "crop": "the centred square whose side is crop_share of the shorter side",
+                "crop_share": self.crop,
                 "resize": "bilinear with antialiasing (Pillow), to image_size",
                 "image_size": size,
                 "scale": "(pixel / 255 - mean) / std",
@@ -112,6 +115,7 @@ class About:
             seen["image_size"],
             tuple(seen["mean"]),
             tuple(seen["std"]),
+            seen.get("crop_share", 1.0),
             described["architecture"],
         )
         if len(about.classes) < 2 or not all(isinstance(name, str) for name in about.classes):
@@ -121,6 +125,8 @@ class About:
         for values in (about.mean, about.std):
             if len(values) != 3 or not all(math.isfinite(value) for value in values):
                 raise ValueError(f"mean and std must be three numbers each, got {values}")
+        if not isinstance(about.crop, int | float) or not 0 < about.crop <= 1:
+            raise ValueError(f"crop_share must lie above 0 and up to 1, got {about.crop!r}")
         if min(about.std) <= 0:
             raise ValueError(f"std must be positive, got {about.std}")
         return about

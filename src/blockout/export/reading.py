@@ -44,6 +44,7 @@ class ExportedModel:
     image_size: int
     mean: Channels
     std: Channels
+    crop: float = 1.0
 
 
 def load_exported(path: Path) -> ExportedModel:
@@ -71,7 +72,9 @@ def read(path: Path, form: Format) -> ExportedModel:
     readers = {"onnx": _read_onnx, "pt2": _read_pt2, "safetensors": _read_safetensors}
     about, network = readers[form](path)
     _try_out(network, about)
-    return ExportedModel(network, about.classes, about.image_size, about.mean, about.std)
+    return ExportedModel(
+        network, about.classes, about.image_size, about.mean, about.std, about.crop
+    )
 
 
 def _read_onnx(path: Path) -> tuple[About, Network]:

@@ -60,7 +60,7 @@ def export(trained: TrainedModel, path: Path, form: Format) -> Export:
     """
     path = _destination(path)
     network = folded(trained.model)
-    about = About(trained.classes, trained.image_size, trained.mean, trained.std)
+    about = About(trained.classes, trained.image_size, trained.mean, trained.std, trained.crop)
     content = _content(network, about, form)
     differences: list[float] = []
 

@@ -30,6 +30,8 @@ class Preprocessing(NamedTuple):
     image_size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    crop: float = 1.0
+    """The centred square that it was trained to see, as a share of the shorter side."""
 
 
 IMAGENET = Preprocessing(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -114,11 +116,12 @@ def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
         model_config = json.loads((folder / "config.json").read_text())
         given = json.loads(path.read_text()) if path.is_file() else {}
     size = _image_size(given) or _edge(model_config.get("image_size")) or IMAGENET.image_size
+    crop = _crop(given)
     if not given.get("do_normalize", True):
-        return Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        return Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop)
     mean = given.get("image_mean") or IMAGENET.mean
     std = given.get("image_std") or IMAGENET.std
-    return Preprocessing(size, _three(mean), _three(std))
+    return Preprocessing(size, _three(mean), _three(std), crop)
 
 
 def locate(trunk: str) -> Path:
@@ -212,6 +215,14 @@ def _image_size(preprocessor: dict[str, Any]) -> int | None:
     cropped = preprocessor.get("do_center_crop", True)
     crop_size = _edge(preprocessor.get("crop_size")) if cropped else None
     return crop_size or _edge(preprocessor.get("size"))
+
+
+def _crop(preprocessor: dict[str, Any]) -> float:
+    """The share of the shorter side that is left after resizing and cropping."""
+    if not preprocessor.get("do_center_crop", False):
+        return 1.0
+    resized, cropped = _edge(preprocessor.get("size")), _edge(preprocessor.get("crop_size"))
+    return min(cropped / resized, 1.0) if resized and cropped else 1.0
 
 
 def _edge(size: Any) -> int | None:

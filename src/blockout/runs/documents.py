@@ -38,6 +38,8 @@ class Description(msgspec.Struct, frozen=True):
     image_size: Positive
     mean: Channels
     std: Channels
+    crop: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """The centred square that it sees, as a share of an image's shorter side."""
     group_names: tuple[str, ...] | None = None
     images: str | None = None
     """Fingerprint of the images it was trained and tested on."""

@@ -19,4 +19,4 @@ def load_images(config: TrainConfig) -> ImageData:
     given = config.data
     if given.image_size is None and given.data != GENERATED:
         given = dataclasses.replace(given, image_size=expected.image_size)
-    return load(given).normalised_by(expected.mean, expected.std)
+    return load(given, expected.crop).normalised_by(expected.mean, expected.std)

@@ -24,6 +24,7 @@ class TrainedModel:
     image_size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    crop: float = 1.0
     images: str | None = None
     """Fingerprint of the data it was trained and tested on."""
 
@@ -48,6 +49,7 @@ def read_trained(about: Path, weights: Path, trunk: nn.Module | None = None) -> 
         said.image_size,
         said.mean,
         said.std,
+        said.crop,
         said.images,
     )
 
@@ -65,4 +67,5 @@ def description(model: ImageClassifier, data: ImageData) -> Description:
         image_size=data.image_size,
         mean=data.mean,
         std=data.std,
+        crop=data.crop,
     )
