@@ -47,7 +47,7 @@ def _work(rank: int, folder: str, shared: bool) -> None:
 
 def _two_processes(folder, shared: bool) -> list[dict]:
     mp.start_processes(_work, (str(folder), shared), nprocs=2, start_method="spawn")
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 def test_shared_draws_give_the_gradients_of_one_process_with_the_joined_batch(tmp_path):

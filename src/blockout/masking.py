@@ -204,6 +204,7 @@ def membership_gradient(
 
 def _full_precision(device_type: str) -> contextlib.AbstractContextManager:
     """Keeps the mask in the precision of its factors; autocast would round P P^T to bfloat16."""
-    if not torch.amp.is_autocast_available(device_type):
+    known = device_type in ("cpu", "cuda")  # compilers of torch 2.5 to 2.7 cannot ask
+    if not known and not torch.amp.is_autocast_available(device_type):
         return contextlib.nullcontext()
     return torch.autocast(device_type, enabled=False)

@@ -7,6 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# torch below 2.7 does not tell exporting from compiling; what is computed is the same
+_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
 
 class SparseLinear(nn.Linear):
     """``nn.Linear`` whose zero weights are missing connections: training keeps them zero.
@@ -88,16 +91,16 @@ class DenseBlocks(nn.Module):
     def _read(self, x: Tensor, i: int) -> Tensor:
         start = self.starts[i]
         if start is None:
-            return _picked(x, self.dim, self.get_buffer(f"columns_{i}"))
+            return _picked(x, self.dim, getattr(self, f"columns_{i}"))
         here = slice(start, start + self.widths[i])
         return x[..., here] if self.dim == -1 else x[..., here, :, :]
 
     def _added(self, parts: Tensor) -> Tensor:
         """Adds the last summands first: they belong to the fewest outputs."""
         *before, last = (f"sums_{i}" for i in range(len(self.summed)))
-        total = _picked(parts, self.dim, self.get_buffer(last))
+        total = _picked(parts, self.dim, getattr(self, last))
         for name in reversed(before):
-            more = _picked(parts, self.dim, self.get_buffer(name))
+            more = _picked(parts, self.dim, getattr(self, name))
             count = total.shape[self.dim]
             first, rest = more.split([count, more.shape[self.dim] - count], self.dim)
             total = torch.cat([first + total, rest], self.dim)
@@ -113,7 +116,7 @@ def _picked(x: Tensor, dim: int, index: Int[Tensor, " n"]) -> Tensor:
     Runtimes copy whole rows there. Along the last dimension onnxruntime copies value by value, at
     9 ns each.
     """
-    if dim == -1 and torch.compiler.is_exporting():
+    if dim == -1 and _exporting():
         return x.transpose(0, -1).index_select(0, index).transpose(0, -1)
     return x.index_select(dim, index)
 
