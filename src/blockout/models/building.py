@@ -1,15 +1,25 @@
 """Builds models from a config or from a saved description."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from blockout.models.classifier import ImageClassifier, count_features
-from blockout.models.config import FORMER_NAMES, LARGE_TRUNK, SMALL_TRUNK, ModelConfig, resolved
+from blockout.models.config import (
+    EFFICIENTNETS,
+    FORMER_NAMES,
+    LARGE_TRUNK,
+    SMALL_TRUNK,
+    ModelConfig,
+    resolved,
+)
+from blockout.models.efficientnet import EfficientNetLite
 from blockout.models.heads import Head
 from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import PretrainedTrunk
+from blockout.models.trunks import Trunk
 
 
 def build_model(
@@ -49,12 +59,14 @@ def build_model(
 
 
 def build_trunk(config: ModelConfig, image_size: int) -> nn.Module:
-    """The trunk alone. A pretrained one has its weights and was tried at this image size."""
+    """The trunk alone. A pretrained one has its weights and can read images of this size."""
     trunk = resolved(config, "", image_size).trunk
     if trunk == LARGE_TRUNK:
         return InceptionBN()
     if trunk == SMALL_TRUNK:
         return SmallInception(config.width, config.early_downsampling)
+    if trunk in EFFICIENTNETS:
+        return EfficientNetLite.load(trunk)
     return PretrainedTrunk.load(trunk, image_size)
 
 
@@ -63,7 +75,7 @@ def from_description(
 ) -> ImageClassifier:
     """The architecture that ``ImageClassifier.describe`` describes, with untrained weights.
 
-    Needs no pickle, no network, and no folder of a pretrained trunk.
+    Needs no pickle, no network, and neither folder nor package of a pretrained trunk.
 
     Args:
         description: the result of ``describe``, possibly saved as JSON in between.
@@ -99,9 +111,10 @@ def _described_trunk(description: dict[str, Any], own: nn.Module | None) -> nn.M
         return own
     if own is not None:
         raise ValueError(f"the model's trunk is {kind}, which needs no trunk=...")
-    kinds = {
+    kinds: dict[str, Callable[..., Trunk]] = {
         SMALL_TRUNK: SmallInception,
         LARGE_TRUNK: InceptionBN,
+        **{name: partial(EfficientNetLite, name) for name in EFFICIENTNETS},
         "pretrained": PretrainedTrunk.from_configuration,
     }
     if kind not in kinds:

@@ -9,8 +9,7 @@ from torch import Tensor, fx, nn
 from blockout.layers import memberships_of
 from blockout.memberships import Memberships
 from blockout.models.heads import Head
-from blockout.models.inception import InceptionBN, SmallInception
-from blockout.models.pretrained import PretrainedTrunk
+from blockout.models.trunks import Trunk
 
 fx.wrap("pool_features")  # so that `convert` can trace through it
 
@@ -92,7 +91,7 @@ class ImageClassifier(nn.Module):
 
 def count_features(trunk: nn.Module, image_size: int) -> int:
     """How many features a trunk outputs. Tries one black image and leaves the trunk unchanged."""
-    if isinstance(trunk, InceptionBN | SmallInception | PretrainedTrunk):
+    if isinstance(trunk, Trunk):
         return trunk.features
     modes = {module: module.training for module in trunk.modules()}
     parameter = next(trunk.parameters(), torch.empty(0))
@@ -106,6 +105,6 @@ def count_features(trunk: nn.Module, image_size: int) -> int:
 
 
 def _described(trunk: nn.Module) -> dict[str, Any]:
-    if isinstance(trunk, InceptionBN | SmallInception | PretrainedTrunk):
+    if isinstance(trunk, Trunk):
         return trunk.describe()
     return {"kind": "own", "class": f"{type(trunk).__module__}.{type(trunk).__qualname__}"}

@@ -7,6 +7,10 @@ Method = Literal["baseline", "fc", "dropout", "dropconnect", "blockout"]
 METHODS: tuple[Method, ...] = get_args(Method)
 SMALL_TRUNK, LARGE_TRUNK = "inception-small", "inception-bn"
 OWN_TRUNKS = (SMALL_TRUNK, LARGE_TRUNK)
+"""They start at random and take images as the data set normalises them."""
+EFFICIENTNETS = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
+"""They come with ImageNet weights from packages of their own."""
+NAMED_TRUNKS = (*OWN_TRUNKS, *EFFICIENTNETS)
 FORMER_NAMES = {"compact": SMALL_TRUNK}
 """Earlier names of trunks, in old configs and descriptions."""
 LARGEST_SMALL_IMAGE = 64
@@ -43,8 +47,9 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     """The head on the trunk: baseline (a classifier only), fc (two fully-connected layers, then the
     classifier), or these layers with dropout, dropconnect or blockout."""
     trunk: str = "auto"
-    """inception-small (28-64 px), inception-bn (224 px), auto (one of these, by image size), or a
-    pretrained model: its Hugging Face id (organisation/name) or the folder it was saved to."""
+    """inception-small (28-64 px), inception-bn (224 px), auto (one of these, by image size), or
+    pretrained: efficientnet-lite0 (224 px), -lite1 (240 px), -lite2 (260 px), or a Hugging Face
+    model by its id (organisation/name) or the folder it was saved to."""
     width: float = 0.5
     """Multiplies the channels of inception-small; 1 is the full model, 0.5 trains on a CPU."""
     early_downsampling: bool = True
@@ -70,7 +75,7 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
             raise ValueError(f"--method must be one of {', '.join(METHODS)}, got {self.method!r}")
         if not self.trunk:
             raise ValueError(
-                "--trunk must be auto, inception-small, inception-bn, a Hugging Face model id or a "
+                f"--trunk must be auto, {', '.join(NAMED_TRUNKS)}, a Hugging Face model id or a "
                 "folder, got an empty name"
             )
         if not 0 < self.width < float("inf"):

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from blockout.models.trunks import Trunk
+
 
 class Row(NamedTuple):
     """Widths of the four parallel paths of one Inception-BN block."""
@@ -75,7 +77,7 @@ class Paths(nn.ModuleDict):
         return torch.cat([path(x) for path in self.values()], dim=1)
 
 
-class InceptionBN(nn.Module):
+class InceptionBN(Trunk):
     """The ImageNet trunk of Ioffe and Szegedy (2015): 1024 channels, grid divided by 32.
 
     10.26 M weights; 11.29 M with the softmax layer for 1000 classes. 2.03 GMAC at 224 px. Average
@@ -109,11 +111,10 @@ class InceptionBN(nn.Module):
         return self.blocks(self.stem(_for_speed(x)))
 
     def describe(self) -> dict[str, Any]:
-        """What ``from_description`` needs to rebuild it."""
         return {"kind": "inception-bn"}
 
 
-class SmallInception(nn.Module):
+class SmallInception(Trunk):
     """Inception with fewer layers and weights, for 28-64 px.
 
     At width 1: 336 channels, 1.65 M weights, 204 MMAC at 28 px. At width 0.5 with early
@@ -151,7 +152,6 @@ class SmallInception(nn.Module):
         return self.blocks(self.stem(_for_speed(x)))
 
     def describe(self) -> dict[str, Any]:
-        """What ``from_description`` needs to rebuild it."""
         early = self.early_downsampling
         return {"kind": "inception-small", "width": self.width, "early_downsampling": early}
 

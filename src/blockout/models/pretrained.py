@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.models.config import OWN_TRUNKS, ModelConfig
+from blockout.models.config import EFFICIENTNETS, NAMED_TRUNKS, OWN_TRUNKS, ModelConfig
+from blockout.models.efficientnet import MEAN, STD, VARIANTS
+from blockout.models.trunks import Trunk
 
 Readout = Literal["pooler", "map", "first token", "mean of tokens"]
 HUB_FILES = (
@@ -37,7 +39,7 @@ class Preprocessing(NamedTuple):
 IMAGENET = Preprocessing(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-class PretrainedTrunk(nn.Module):
+class PretrainedTrunk(Trunk):
     """A Hugging Face image model as a trunk; create it with ``load``.
 
     Features are the model's pooled output. If it has none, or the checkpoint has no weights for it
@@ -90,7 +92,6 @@ class PretrainedTrunk(nn.Module):
         return _read(self.model(pixel_values=x), self.readout)
 
     def describe(self) -> dict[str, Any]:
-        """What ``from_description`` needs to rebuild it."""
         config: Any = self.model.config
         left_out = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
         kept = {key: value for key, value in config.to_diff_dict().items() if key not in left_out}
@@ -105,11 +106,14 @@ class PretrainedTrunk(nn.Module):
 def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
     """The image size, mean and std that a pretrained trunk expects; None for our own trunks.
 
-    Read from ``preprocessor_config.json``. Missing values default to the model's own image size
-    (else 224 px) and to ImageNet's mean and std, which nearly all such models use.
+    For Hugging Face models, read from ``preprocessor_config.json``. Missing values default to the
+    model's own image size (else 224 px) and to ImageNet's mean and std, which nearly all such
+    models use.
     """
     if config.trunk in ("auto", *OWN_TRUNKS):
         return None
+    if config.trunk in EFFICIENTNETS:
+        return Preprocessing(VARIANTS[config.trunk].image_size, MEAN, STD)
     folder = locate(config.trunk)
     path = folder / "preprocessor_config.json"
     with _clearly(config.trunk, "cannot be read"):
@@ -139,7 +143,7 @@ def locate(trunk: str) -> Path:
         return folder
     if trunk.count("/") != 1 or trunk.startswith((".", "/", "~")):
         raise ValueError(
-            f"--trunk {trunk} is neither a folder nor auto, {' or '.join(OWN_TRUNKS)}, nor a "
+            f"--trunk {trunk} is neither a folder nor auto, {', '.join(NAMED_TRUNKS)}, nor a "
             "Hugging Face model id (organisation/name)"
         )
     return _from_hub(trunk)
