@@ -85,9 +85,10 @@ def test_padding_centres_an_odd_image_and_shifts_an_even_one(size, kernel):
     assert row.tolist() == [0.0] * before + x[0, 0, 0].tolist() + [0.0] * (kernel // 2)
 
 
-def test_preprocessing_is_x_minus_127_over_128_to_the_last_bit():
+def test_images_are_cropped_as_published_and_pixels_are_x_minus_127_over_128_to_the_last_bit():
     found = {name: trunk_preprocessing(ModelConfig(trunk=name)) for name in EFFICIENTNETS}
     assert [p.image_size for p in found.values()] == [224, 240, 260]
+    assert [p.crop for p in found.values()] == [224 / 256, 240 / 272, 260 / 292]
     levels = torch.arange(256, dtype=torch.uint8)
     pixels = levels.view(1, 16, 16, 1).expand(1, 16, 16, 3)
     for p in found.values():

@@ -153,29 +153,29 @@ def test_a_checkpoint_in_half_precision_is_read_as_float32(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("preprocessor", "expected"),
+    ("preprocessor", "size", "crop"),
     [
-        ({"size": 30}, 30),
-        ({"size": {"height": 30, "width": 30}}, 30),
-        ({"size": {"shortest_edge": 40}, "crop_size": {"height": 30, "width": 30}}, 30),
-        ({"size": 40, "crop_size": 30, "do_center_crop": False}, 40),
-        ({}, 32),  # the model's own
+        ({"size": 30}, 30, 1),
+        ({"size": {"height": 30, "width": 30}}, 30, 1),
+        ({"size": {"shortest_edge": 40}, "crop_size": {"height": 30, "width": 30}}, 30, 0.75),
+        ({"size": 40, "crop_size": 30, "do_center_crop": False}, 40, 1),
+        ({}, 32, 1),  # the model's own
     ],
 )
-def test_preprocessing_is_read_from_the_folder(preprocessor, expected, tmp_path):
+def test_preprocessing_is_read_from_the_folder(preprocessor, size, crop, tmp_path):
     folder = saved(ViTModel(ViTConfig(**TRANSFORMER)), tmp_path)
     preprocessor |= {"image_mean": [0.5, 0.25, 0.125], "image_std": [1, 2, 3]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     found = trunk_preprocessing(ModelConfig(trunk=folder))
-    assert found == (expected, (0.5, 0.25, 0.125), (1.0, 2.0, 3.0))
+    assert found == (size, (0.5, 0.25, 0.125), (1.0, 2.0, 3.0), crop)
 
 
 def test_preprocessing_that_is_not_recorded_is_imagenets(tmp_path):
     folder = saved(resnet(), tmp_path)
-    imagenet = (224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    imagenet = (224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 1)
     assert trunk_preprocessing(ModelConfig(trunk=folder)) == imagenet
     (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
-    assert trunk_preprocessing(ModelConfig(trunk=folder)) == (224, (0, 0, 0), (1, 1, 1))
+    assert trunk_preprocessing(ModelConfig(trunk=folder)) == (224, (0, 0, 0), (1, 1, 1), 1)
 
 
 @pytest.mark.parametrize("trunk", ["auto", "inception-small", "inception-bn"])

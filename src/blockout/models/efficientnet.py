@@ -45,6 +45,8 @@ VARIANTS: dict[str, Variant] = {
 MEAN = (127 / 255, 127 / 255, 127 / 255)
 STD = (128 / 255, 128 / 255, 128 / 255)
 """Pixels enter as (x - 127) / 128; here as mean and standard deviation of pixels in [0, 1]."""
+CROPPED = 32
+"""Pixels that were cut from each image in evaluation, so that ``image_size`` of them are left."""
 STEM, FEATURES = 32, 1280
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from blockout.models.config import EFFICIENTNETS, NAMED_TRUNKS, OWN_TRUNKS, ModelConfig
-from blockout.models.efficientnet import MEAN, STD, VARIANTS
+from blockout.models.efficientnet import CROPPED, MEAN, STD, VARIANTS
 from blockout.models.trunks import Trunk
 
 Readout = Literal["pooler", "map", "first token", "mean of tokens"]
@@ -113,7 +113,8 @@ def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
     if config.trunk in ("auto", *OWN_TRUNKS):
         return None
     if config.trunk in EFFICIENTNETS:
-        return Preprocessing(VARIANTS[config.trunk].image_size, MEAN, STD)
+        size = VARIANTS[config.trunk].image_size
+        return Preprocessing(size, MEAN, STD, size / (size + CROPPED))
     folder = locate(config.trunk)
     path = folder / "preprocessor_config.json"
     with _clearly(config.trunk, "cannot be read"):
@@ -223,7 +224,7 @@ def _image_size(preprocessor: dict[str, Any]) -> int | None:
 
 def _crop(preprocessor: dict[str, Any]) -> float:
     """The share of the shorter side that is left after resizing and cropping."""
-    if not preprocessor.get("do_center_crop", False):
+    if not preprocessor.get("do_center_crop", True):
         return 1.0
     resized, cropped = _edge(preprocessor.get("size")), _edge(preprocessor.get("crop_size"))
     return min(cropped / resized, 1.0) if resized and cropped else 1.0
