@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.flags import Parser, at_least, between
+from blockout.commands.flags import Parser, at_least, between, flag
 from blockout.commands.runs import images_of, open_run
 
 if TYPE_CHECKING:
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """Makes the network of a finished run smaller: only nodes that share a cluster stay
 connected, as dense blocks where blocks measure faster on this machine. Writes compact.safetensors
 and compact.json into the run folder; the run itself does not change."""
+THRESHOLD = "a node belongs to a cluster where P >= T (default: 0.5)"
+KEEP = """the lowest threshold that needs at most this share of the head's multiply-adds, such as
+0.3"""
+MAX_LOSS = """the smallest network that loses at most so many points of accuracy on the hold-out of
+the training images"""
+FINE_TUNE = "train the compact network further, its structure fixed"
 
 
 def run(arguments: list[str]) -> int:
@@ -50,48 +56,13 @@ def _parser() -> Parser:
     parser = Parser("compact", DESCRIPTION)
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--threshold",
-        type=between(0, 1),
-        metavar="T",
-        help="a node belongs to a cluster where P >= T (default: 0.5)",
-    )
-    how.add_argument(
-        "--keep",
-        type=between(0, 1),
-        metavar="SHARE",
-        help="the lowest threshold that needs at most this share of the head's "
-        "multiply-adds, such as 0.3",
-    )
-    how.add_argument(
-        "--max-loss",
-        type=between(0, 100),
-        metavar="POINTS",
-        help="the smallest network that loses at most so many points of accuracy on "
-        "the hold-out of the training images",
-    )
-    add = parser.add_argument
-    add(
-        "--fine-tune",
-        type=at_least(0),
-        default=0,
-        metavar="EPOCHS",
-        help="train the compact network further, its structure fixed (default: 0)",
-    )
-    add(
-        "--batch-size",
-        type=at_least(1),
-        default=256,
-        metavar="N",
-        help="images at a time for which it shall be fast (default: 256)",
-    )
-    add(
-        "--weights",
-        default="final",
-        choices=["final", "best"],
-        help="the last, or the best on the hold-out (default: final)",
-    )
-    add("--json", action="store_true", help="print one JSON object")
+    flag(how, "--threshold T", THRESHOLD, between(0, 1))
+    flag(how, "--keep SHARE", KEEP, between(0, 1))
+    flag(how, "--max-loss POINTS", MAX_LOSS, between(0, 100))
+    flag(parser, "--fine-tune EPOCHS", FINE_TUNE, at_least(0), 0)
+    flag(parser, "--batch-size N", "images at a time for which it shall be fast", at_least(1), 256)
+    flag(parser, "--weights", "the last, or the best on the hold-out", ("final", "best"), "final")
+    flag(parser, "--json", "print one JSON object")
     return parser
 
 

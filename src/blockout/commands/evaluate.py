@@ -5,33 +5,20 @@ from pathlib import Path
 
 import torch
 
-from blockout.commands.flags import Parser, at_least
+from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import images_of, open_run
+
+WEIGHTS = "the last, the best on the hold-out, or the network that `blockout compact` made"
+DRAWS = "average over N sampled architectures instead of using the expected weights"
 
 
 def run(arguments: list[str]) -> int:
     parser = Parser("evaluate", "Accuracy of a finished run on the images it was made with.")
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument(
-        "--split",
-        default="test",
-        choices=["test", "holdout", "train"],
-        help="which images (default: test)",
-    )
-    parser.add_argument(
-        "--weights",
-        default="final",
-        choices=["final", "best", "compact"],
-        help="the last, the best on the hold-out, or the network that `blockout "
-        "compact` made (default: final)",
-    )
-    parser.add_argument(
-        "--draws",
-        type=at_least(2),
-        metavar="N",
-        help="average over N sampled architectures instead of using the expected weights",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flag(parser, "--split", "which images", ("test", "holdout", "train"), "test")
+    flag(parser, "--weights", WEIGHTS, ("final", "best", "compact"), "final")
+    flag(parser, "--draws N", DRAWS, at_least(2))
+    flag(parser, "--json", "print one JSON object")
     values = parser.parse_args(arguments)
     opened = open_run(values.folder)
     trained = opened.network(values.weights)

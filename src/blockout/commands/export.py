@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.flags import Parser, refuse
+from blockout.commands.flags import Parser, flag, refuse
 from blockout.commands.runs import open_run
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ DESCRIPTION = """Writes the network of a finished run as one file that runs with
 batch may have any size, and class names and preprocessing are in the file's metadata. The file is
 loaded back and compared with the run before it appears. `blockout predict` takes it in place of
 RUN."""
+FORMAT = "onnx (needs 'blockout[export]'), pt2 (torch.export) or safetensors"
+WEIGHTS = "the last, or the best on the hold-out (default: final)"
+OUT = "where to write (default: RUN/model.FORMAT or RUN/model-compact.FORMAT)"
 FORMATS = ("onnx", "pt2", "safetensors")
 RUNTIMES = {"onnx": "onnxruntime", "pt2": "torch.export", "safetensors": "torch"}
 
@@ -66,28 +69,13 @@ def _weights(values: argparse.Namespace) -> str:
 
 def _parser() -> Parser:
     parser = Parser("export", DESCRIPTION)
-    add = parser.add_argument
-    add("folder", type=Path, metavar="RUN", help="folder of a finished run")
-    add(
-        "--format",
-        required=True,
-        choices=FORMATS,
-        help="onnx (needs 'blockout[export]'), pt2 (torch.export) or safetensors",
-    )
-    add(
+    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
+    flag(parser, "--format", FORMAT, FORMATS, required=True)
+    flag(
+        parser,
         "--compact",
-        action="store_true",
-        help="the smaller network that `blockout compact RUN` made, or makes by default",
+        "the smaller network that `blockout compact RUN` made, or makes by default",
     )
-    add(
-        "--weights",
-        choices=["final", "best"],
-        help="the last, or the best on the hold-out (default: final)",
-    )
-    add(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: RUN/model.FORMAT or RUN/model-compact.FORMAT)",
-    )
+    flag(parser, "--weights", WEIGHTS, ("final", "best"))
+    flag(parser, "--out FILE", OUT, Path)
     return parser

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.flags import Parser
+from blockout.commands.flags import Parser, flag
 from blockout.commands.runs import named_once, open_run, require_training
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ DESCRIPTION = """Draws the figures of the paper from runs, for a paper: Figs. 5 
 with Blockout that learn P, Fig. 8 from any runs, and the diagrams of Figs. 1-4, 6 and 7 from the
 runs' own structure and model, or from examples where no run is given. Runs of several widths stand
 side by side; of several seeds the first is shown, and their mean in Fig. 8."""
+CLASSES = "classes to number in Figs. 10 and 11 (default: some that tell something)"
 NUMBERS = range(1, 12)
 
 
@@ -44,32 +45,13 @@ def run(arguments: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("figures", DESCRIPTION)
-    add = parser.add_argument
-    add("runs", type=Path, nargs="*", metavar="RUN", help="folders of runs, finished or training")
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder for the files; made if missing",
-    )
-    add(
-        "--only", type=_number, nargs="+", metavar="N", help="these figures only (default: 1 to 11)"
-    )
-    add(
-        "--format",
-        nargs="+",
-        default=["png", "svg"],
-        choices=["png", "svg"],
-        help="kinds of files (default: png svg)",
-    )
-    add(
-        "--classes",
-        nargs="+",
-        default=[],
-        metavar="CLASS",
-        help="classes to number in Figs. 10 and 11 (default: some that tell something)",
-    )
+    about = "folders of runs, finished or training"
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help=about)
+    flag(parser, "--out DIR", "folder for the files; made if missing", Path, required=True)
+    flag(parser, "--only N", "these figures only (default: 1 to 11)", _number, nargs="+")
+    flag(parser, "--format", "kinds of files", ("png", "svg"), ["png", "svg"], nargs="+")
+    flag(parser, "--classes CLASS", CLASSES, str, nargs="+")
+    parser.set_defaults(classes=[])
     return parser
 
 

@@ -37,6 +37,25 @@ class Parser(argparse.ArgumentParser):
         refuse(self.prog, _plainly(message, self._option_string_actions))
 
 
+def flag(
+    to: Any, words: str, help: str, kind: Any = None, default: Any = None, **more: Any
+) -> None:
+    """Adds ``--name VALUE`` to a parser or to a group of it; ``--name`` alone is a switch.
+
+    ``kind`` turns the text of a value into what it means, or lists the words to choose from. A
+    default is said in the help.
+    """
+    name, _, value = words.partition(" ")
+    if isinstance(kind, tuple):
+        more["choices"] = kind
+    else:
+        more |= {"type": kind, "metavar": value} if value else {"action": "store_true"}
+    if default is not None:
+        said = default if isinstance(default, str | int) else " ".join(default)
+        help, more["default"] = f"{help} (default: {said})", default
+    to.add_argument(name, help=help, **more)
+
+
 def at_least(least: int) -> Callable[[str], int]:
     def whole_number(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d+", text) or int(text) < least:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockout.commands.flags import Parser, at_least
+from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import open_run, require_training
 
 if TYPE_CHECKING:
@@ -15,23 +15,13 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str]) -> int:
     parser = Parser("predict", "What a finished run sees in images, or in folders of images.")
-    parser.add_argument(
-        "folder", type=Path, metavar="RUN", help="finished run, or a file of `blockout export`"
-    )
-    parser.add_argument(
-        "images", type=Path, nargs="+", metavar="IMAGE", help="image files, and folders of them"
-    )
-    parser.add_argument(
-        "--top",
-        type=at_least(1),
-        default=5,
-        metavar="N",
-        help="how many classes to name (default: 5)",
-    )
-    parser.add_argument(
-        "--compact", action="store_true", help="with the network that `blockout compact RUN` made"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each image")
+    about = "finished run, or a file of `blockout export`"
+    parser.add_argument("folder", type=Path, metavar="RUN", help=about)
+    about = "image files, and folders of them"
+    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help=about)
+    flag(parser, "--top N", "how many classes to name", at_least(1), 5)
+    flag(parser, "--compact", "with the network that `blockout compact RUN` made")
+    flag(parser, "--json", "print a JSON object for each image")
     values = parser.parse_args(arguments)
     trained = _load(values.folder, values.compact)
     from blockout.commands.prediction import find_images, predict

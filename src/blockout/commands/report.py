@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from blockout.commands.flags import Parser
+from blockout.commands.flags import Parser, flag
 from blockout.commands.runs import named_once, open_run, require_training
 
 DESCRIPTION = """Draws what runs have learned, finished or still training, as one page to explore:
 an HTML file that needs no server and no network. Several runs are compared."""
+OUT = "where to write it (default: report.html in the first run's folder)"
 
 
 def run(arguments: list[str]) -> int:
@@ -23,12 +24,7 @@ def run(arguments: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("report", DESCRIPTION)
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folder of a run")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="where to write it (default: report.html in the first run's folder)",
-    )
+    flag(parser, "--out FILE", OUT, Path)
     return parser
 
 

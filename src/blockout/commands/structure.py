@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockout.commands.flags import Parser, at_least, between, refuse
+from blockout.commands.flags import Parser, at_least, between, flag, refuse
 from blockout.commands.runs import open_run
 from blockout.files import write_text
 from blockout.structure import Structure
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 DESCRIPTION = """Shows which classes a trained network groups together, which clusters they use,
 what they share, and how many connections are left at a threshold. With --nearest or --against it
 answers only that question."""
+SOURCE = "folder of a finished run, or a file written with --format json"
+THRESHOLD = "a node belongs to a cluster where P >= T (default: 0.5, or the file's own)"
+GROUPS = """form N groups of classes (default: as many as are known from the data or from
+--taxonomy; without known groups, the number that separates best)"""
+TAXONOMY = "compare with known groups: lines of class,group (default: the data's own)"
+AGAINST = "another run on the same classes: are the same ones put together?"
+FORMAT = "a description, all facts as JSON, or the network as a diagram for Graphviz or Mermaid"
 
 
 def run(arguments: list[str]) -> int:
@@ -41,54 +48,15 @@ def run(arguments: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("structure", DESCRIPTION)
-    add = parser.add_argument
-    add(
-        "source",
-        type=Path,
-        metavar="RUN",
-        help="folder of a finished run, or a file written with --format json",
-    )
-    add(
-        "--threshold",
-        type=between(0, 1),
-        metavar="T",
-        help="a node belongs to a cluster where P >= T (default: 0.5, or the file's own)",
-    )
-    add(
-        "--groups",
-        type=at_least(1),
-        metavar="N",
-        help="form N groups of classes (default: as many as are known from the data or from "
-        "--taxonomy; without known groups, the number that separates best)",
-    )
-    add(
-        "--taxonomy",
-        type=Path,
-        metavar="CSV",
-        help="compare with known groups: lines of class,group (default: the data's own)",
-    )
-    add("--nearest", metavar="CLASS", help="the classes most like this one")
-    add(
-        "--top",
-        type=at_least(1),
-        default=5,
-        metavar="N",
-        help="how many classes --nearest names (default: 5)",
-    )
-    add(
-        "--against",
-        type=Path,
-        metavar="RUN",
-        help="another run on the same classes: are the same ones put together?",
-    )
-    add(
-        "--format",
-        default="text",
-        choices=["text", "json", "dot", "mermaid"],
-        help="a description, all facts as JSON, or the network as a diagram for Graphviz or "
-        "Mermaid (default: text)",
-    )
-    add("--out", type=Path, metavar="FILE", help="write to a file instead of printing")
+    parser.add_argument("source", type=Path, metavar="RUN", help=SOURCE)
+    flag(parser, "--threshold T", THRESHOLD, between(0, 1))
+    flag(parser, "--groups N", GROUPS, at_least(1))
+    flag(parser, "--taxonomy CSV", TAXONOMY, Path)
+    flag(parser, "--nearest CLASS", "the classes most like this one")
+    flag(parser, "--top N", "how many classes --nearest names", at_least(1), 5)
+    flag(parser, "--against RUN", AGAINST, Path)
+    flag(parser, "--format", FORMAT, ("text", "json", "dot", "mermaid"), "text")
+    flag(parser, "--out FILE", "write to a file instead of printing", Path)
     return parser
 
 
