@@ -80,7 +80,7 @@ def write(folder: Path, entry: str, decoded: Decoded) -> None:
     Raises:
         DataError: `folder` cannot be written.
     """
-    with _writing(folder):
+    with writing(folder):
         place = folder / "decoded" / entry
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f"{entry}.", dir=place.parent))
@@ -110,12 +110,12 @@ def _save(place: Path, decoded: Decoded) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, entry: str) -> Iterator[None]:
-    """Lets one process at a time work on an entry."""
+def locked(folder: Path, entry: str, kind: str = "decoded") -> Iterator[None]:
+    """Lets one process at a time work on an entry of a kind."""
     from filelock import FileLock
 
-    with _writing(folder):
-        place = folder / "decoded"
+    with writing(folder):
+        place = folder / kind
         place.mkdir(parents=True, exist_ok=True)
         lock = FileLock(place / f"{entry}.lock")
         lock.acquire()
@@ -131,7 +131,7 @@ def remembered(folder: Path, entry: str, compute: Callable[[], Json]) -> Json:
     with contextlib.suppress(OSError, ValueError):
         return json.loads(place.read_text())
     result = compute()
-    with _writing(folder):
+    with writing(folder):
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = place.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps(result))
@@ -140,7 +140,7 @@ def remembered(folder: Path, entry: str, compute: Callable[[], Json]) -> Json:
 
 
 @contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

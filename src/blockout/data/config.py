@@ -48,9 +48,14 @@ class DataConfig:
     """Decode images during training instead of once into memory. Default: only if the decoded
     images would take more than 1 GiB."""
 
+    views: int = 4
+    """Views of each training image that a frozen trunk sees, once: as in evaluation, mirrored, and
+    other crops. The head then trains on what the trunk said. 0 sends images through the trunk in
+    every epoch instead."""
+
     cache: Path | None = None
-    """Folder for decoded images, which make the next start faster. Default: $BLOCKOUT_CACHE_DIR,
-    else `blockout` in your cache folder."""
+    """Folder for decoded images and features, which make the next start faster. Default:
+    $BLOCKOUT_CACHE_DIR, else `blockout` in your cache folder."""
 
     data_seed: int = 0
     """Seed for generating and splitting the data; the training run has its own seed."""
@@ -64,8 +69,18 @@ class DataConfig:
             ("--image-size", self.image_size, 8),
             ("--per-class", self.per_class, 1),
             ("--workers", self.workers, 0),
+            ("--views", self.views, 0),
         ):
             _require(value is None or value >= least, flag, f"at least {least}", value)
+
+    @property
+    def decoders(self) -> int:
+        """How many processes decode images."""
+        if self.workers is not None:
+            return self.workers
+        affinity = getattr(os, "sched_getaffinity", None)
+        usable = len(affinity(0)) if affinity else os.cpu_count()
+        return min(max((usable or 1) - 1, 1), 8)
 
     @property
     def cache_folder(self) -> Path:

@@ -20,6 +20,8 @@ _UNREADABLE = (OSError, *_DAMAGED, struct.error, zlib.error, Image.Decompression
 
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
+VIEW_SIDE = (0.6, 1.0)
+"""How much of the shorter side a numbered view shows."""
 
 Channels = tuple[float, float, float]
 
@@ -86,6 +88,24 @@ def random_crop(
     top = int(rng.integers(image.height - height + 1))
     crop = _resized(image, (left, top, left + width, top + height), size)
     return crop[:, ::-1] if rng.random() < 0.5 else crop
+
+
+def numbered_view(
+    image: Image.Image, size: int, crop: float, view: int, content: bytes
+) -> UInt8[np.ndarray, "size size 3"]:
+    """One of the views under which a frozen trunk sees an image.
+
+    View 0 is what evaluation sees and view 1 its mirror image. Each further view is a square of
+    another size and place, mirrored half of the time, which `view` and `content` decide.
+    """
+    if view < 2:
+        square = centre_square(image, size, crop)
+        return square[:, ::-1] if view else square
+    rng = np.random.default_rng([view, int.from_bytes(content[:8], "big")])
+    side = min(image.size) * rng.uniform(*VIEW_SIDE)
+    left, top = (rng.random() * (length - side) for length in image.size)
+    square = _resized(image, (left, top, left + side, top + side), size)
+    return square[:, ::-1] if rng.random() < 0.5 else square
 
 
 def _resized(

@@ -1,7 +1,6 @@
 """Loads the images of a DataConfig, ready to train on."""
 
 import hashlib
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -195,7 +194,7 @@ def _streamed(source: Source, table: Table, config: DataConfig, crop: float) -> 
     With `skip_corrupt`, the workers read every image once and the result is cached: a resumed run
     would see other batches if it learned later what to skip.
     """
-    workers = _processors() if config.workers is None else config.workers
+    workers = config.decoders
     if config.skip_corrupt:
         table = _without_unreadable(source, table, config.cache_folder, workers)
     known, rows = table.catalogue, table.rows
@@ -273,9 +272,3 @@ def _mean_and_std(moments: Int64[np.ndarray, "n 6"], size: int) -> tuple[Channel
 def _weights(known: Catalogue, train: Index) -> Float32[Tensor, " classes"]:
     counts = np.bincount(known.labels[train], minlength=len(known.classes))
     return torch.from_numpy(len(train) / (len(counts) * counts)).float()
-
-
-def _processors() -> int:
-    """The default number of workers: one less than the usable processors, at most 8."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(max((usable or 1) - 1, 1), 8)

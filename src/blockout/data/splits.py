@@ -8,22 +8,39 @@ bit, what one uninterrupted process sees.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Self, final
+from typing import NamedTuple, Protocol, Self, final
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64, UInt8
+from PIL import Image
 from torch import Tensor
 
 from blockout.data.images import Channels, normalise
 
-Batch = tuple[Float32[Tensor, "n 3 height width"], Int64[Tensor, " n"]]
+Batch = tuple[Float32[Tensor, "n ..."], Int64[Tensor, " n"]]
+
+
+class Pictures(Protocol):
+    """Images one by one, for whoever needs other views of them than a split's batches."""
+
+    def image(self, place: int) -> Image.Image:
+        """The image as upright RGB."""
+        ...
+
+    def stored(self, place: int) -> bytes:
+        """What is stored of it: equal for equal images."""
+        ...
 
 
 class Split(ABC):
     """Labelled images of one size. `labels[i]` is the class of image `i`."""
 
     labels: Int64[Tensor, " n"]
+    pictures: Pictures
+    """The images themselves. `pictures.image(i)` is image `i`."""
+    crop: float = 1.0
+    """The centred square that evaluation sees, as a share of a picture's shorter side."""
     _mean: Channels
     _std: Channels
 
@@ -96,6 +113,19 @@ def _part(batch: int, batch_size: int, total: int, rank: int, world: int) -> sli
     return slice(begin, begin + share + (rank < extra))
 
 
+class Squares(NamedTuple):
+    """Pictures that have been decoded to squares already."""
+
+    images: UInt8[Tensor, "total size size 3"]
+    rows: Int64[Tensor, " n"]
+
+    def image(self, place: int) -> Image.Image:
+        return Image.fromarray(self.images[self.rows[place]].numpy())
+
+    def stored(self, place: int) -> bytes:
+        return self.images[self.rows[place]].numpy().tobytes()
+
+
 @final
 class MemorySplit(Split):
     """Images in memory, augmented by mirroring and by shifts with reflected borders.
@@ -115,7 +145,7 @@ class MemorySplit(Split):
         mean: Channels,
         std: Channels,
     ) -> None:
-        self.labels = labels
+        self.labels, self.pictures = labels, Squares(images, rows)
         self._images, self._rows, self._mean, self._std = images, rows, mean, std
 
     def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:

@@ -43,12 +43,13 @@ class StreamSplit(Split):
         crop: float = 1.0,
     ) -> None:
         self.labels = labels
-        self._rows, self._size, self._mean, self._std = rows, image_size, mean, std
-        self._workers, self._crop = workers, crop
+        self.pictures = self._rows = rows
+        self._size, self._mean, self._std = image_size, mean, std
+        self._workers, self.crop = workers, crop
 
     def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:
         index = np.asarray(indices, dtype=np.int64)
-        pixels = _Crops(self._rows, self._size, self._crop)[index, np.full(len(index), -1)]
+        pixels = _Crops(self._rows, self._size, self.crop)[index, np.full(len(index), -1)]
         if isinstance(pixels, DataError):
             raise pixels
         return pixels
@@ -64,10 +65,10 @@ class StreamSplit(Split):
             yield normalise(pixels, self._mean, self._std), self.labels[torch.from_numpy(index)]
 
     def _loader(self, pairs: list[tuple[np.ndarray, np.ndarray]]) -> DataLoader:
-        return _in_workers(_Crops(self._rows, self._size, self._crop), pairs, self._workers)
+        return in_workers(_Crops(self._rows, self._size, self.crop), pairs, self._workers)
 
 
-def _in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLoader:
+def in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLoader:
     """`dataset[key]` for each key, in order, computed by `workers` processes.
 
     The loader has its own generator. By default it would take a number from torch's global
@@ -120,7 +121,7 @@ class _Crops(Dataset):
 def unreadable(rows: Rows, workers: int, chunk: int = 256) -> list[tuple[int, str]]:
     """The places of damaged images and what is wrong with them; decodes every image once."""
     chunks = [range(first, min(first + chunk, len(rows))) for first in range(0, len(rows), chunk)]
-    return [found for errors in _in_workers(_Errors(rows), chunks, workers) for found in errors]
+    return [found for errors in in_workers(_Errors(rows), chunks, workers) for found in errors]
 
 
 class _Errors(Dataset):

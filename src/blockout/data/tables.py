@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -53,6 +54,16 @@ class Rows:
         """The image as upright RGB; a DataError names a damaged image."""
         row = int(self.index[place])
         return self._decoded(row, self.dataset[row][self.column])
+
+    def stored(self, place: int) -> bytes:
+        """The file of the image, undecoded."""
+        stored = self.dataset[int(self.index[place])][self.column]
+        if stored["bytes"] is not None:
+            return stored["bytes"]
+        try:
+            return Path(stored["path"]).read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read {stored['path']!r}: {error.strerror}") from error
 
     def images(self, chunk: int = 256) -> Iterator[Image.Image | DataError]:
         """All images in order; for a damaged image, the error that names it.

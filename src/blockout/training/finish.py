@@ -19,7 +19,6 @@ from blockout.runs.folder import RunError
 from blockout.runs.trained import description
 from blockout.structure.groups import agreement, class_groups, different_classes, similarities
 from blockout.training.checkpoint import Tally
-from blockout.training.engine import Engine
 from blockout.training.evaluation import Evaluation
 
 THUMBNAILS_A_CLASS, THUMBNAIL_SIZE = 4, 48
@@ -28,14 +27,14 @@ THUMBNAILS_A_CLASS, THUMBNAIL_SIZE = 4, 48
 def write_results(
     folder: Path,
     config: TrainConfig,
-    engine: Engine,
+    model: nn.Module,
     data: ImageData,
     final: dict[str, Evaluation],
     memberships: dict[str, Tensor],
     tally: Tally,
+    steps: int,
 ) -> None:
     """Writes the files of a finished run; ``result.json``, written last, marks it as finished."""
-    model = engine.result
     if isinstance(model, ImageClassifier) and isinstance(model.head, Head):
         files.write_json(folder / files.MODEL, as_json(description(model, data)))
     if not (folder / files.BEST).exists():  # no hold-out to choose by: the last weights count
@@ -52,7 +51,7 @@ def write_results(
     result = {
         **{name: evaluation.numbers() for name, evaluation in final.items()},
         "best": best if tally.best_step else None,
-        "steps": engine.done,
+        "steps": steps,
         "seconds": round(tally.seconds, 1),
         "seed": config.optimisation.seed,
         "parameters": sum(p.numel() for p in model.parameters()),

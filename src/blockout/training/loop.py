@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from blockout.data import ImageData
-from blockout.models import build_model
+from blockout.models import ImageClassifier, build_model
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig
 from blockout.runs.images import load_images
 from blockout.runs.start import open_folder
 from blockout.training.assembly import make_engine
 from blockout.training.engine import kept_random_state
+from blockout.training.features import with_features
 from blockout.training.finish import initial_weights
+from blockout.training.processes import Processes
 from blockout.training.recording import Recording, on_first_process
 
 
@@ -66,9 +69,29 @@ def train(
             notes = initial_weights(model, config.run.init_from)
             if processes.rank == 0:
                 print(*notes, sep="\n")
+        frozen = None
+        if isinstance(model, ImageClassifier) and model.freeze_trunk and config.data.views:
+            frozen, images = model.trunk, _features(config, model, images, processes)
+            model = ImageClassifier(nn.Identity(), model.head)
         engine = make_engine(config, model, images, processes)
         try:
-            Recording(config, engine, images, folder, after_save).run()
+            Recording(config, engine, images, folder, after_save, frozen).run()
         finally:
             engine.close()
     return folder
+
+
+def _features(
+    config: TrainConfig, model: ImageClassifier, images: ImageData, processes: Processes
+) -> ImageData:
+    """What the frozen trunk says: the first process computes what is missing, then all read it."""
+    compute = partial(
+        with_features,
+        images,
+        model,
+        views=config.data.views,
+        cache=config.data.cache_folder,
+        workers=config.data.decoders,
+    )
+    on_first_process(processes, lambda: compute(say=partial(print, flush=True)))
+    return compute(say=lambda text: None)

@@ -9,6 +9,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
+def duration(seconds: float) -> str:
+    """Roughly, for people.
+
+    >>> duration(42), duration(130), duration(2 * 3600 + 600)
+    ('42 s', '2 min', '2 h 10 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
 class Narrator:
     """Says how training goes; silent on every process but the first."""
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockout.data import ImageData, Split
 from blockout.layers import memberships_of
+from blockout.models import ImageClassifier
 from blockout.runs import folder as files
 from blockout.runs.config import RunConfig, TrainConfig
 from blockout.runs.documents import as_json
@@ -47,9 +48,11 @@ class Recording:
         data: ImageData,
         folder: Path,
         after_save: Callable[[Path], object] | None = None,
+        frozen: nn.Module | None = None,
     ) -> None:
+        """``frozen`` is the trunk of a head that trains on its features; it is saved with it."""
         self.config, self.engine, self.data, self.folder = config, engine, data, folder
-        self.processes, self.after_save = engine.processes, after_save
+        self.processes, self.after_save, self.frozen = engine.processes, after_save, frozen
         self.batch_size, self.steps = config.batch_size, engine.recipe.steps
         self.joined_batch = min(self.batch_size, len(data.train))
         self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
@@ -181,9 +184,23 @@ class Recording:
         on_first_process(
             self.processes,
             lambda: write_results(
-                self.folder, self.config, self.engine, self.data, final, p, self.tally
+                self.folder,
+                self.config,
+                self._network(),
+                self.data,
+                final,
+                p,
+                self.tally,
+                self.engine.done,
             ),
         )
+
+    def _network(self) -> nn.Module:
+        """The network that the run is for: with its trunk."""
+        learned = self.engine.result
+        if self.frozen is None:
+            return learned
+        return ImageClassifier(self.frozen, learned.get_submodule("head"), freeze_trunk=True)
 
     # --- parts of the above ---------------------------------------------------------------------
 
@@ -241,6 +258,8 @@ class Recording:
 
     def _write_weights(self, name: str) -> None:
         weights = self.engine.weights()
+        if self.frozen is not None:
+            weights |= {f"trunk.{k}": v for k, v in self.frozen.state_dict().items()}
         on_first_process(self.processes, lambda: files.write_tensors(self.folder / name, weights))
 
     def _warn(self) -> None:

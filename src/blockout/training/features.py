@@ -1,0 +1,196 @@
+"""A frozen trunk sees every image once; the head then trains on what it said."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from blockout.data import ImageData, Split
+from blockout.data.cache import key_of as cache_key
+from blockout.data.cache import locked
+from blockout.data.features import (
+    FOLDER,
+    FeatureSplit,
+    FeatureStore,
+    Key,
+    Views,
+    digests,
+    key_of,
+    read_views,
+)
+from blockout.data.images import normalise
+from blockout.models import ImageClassifier
+from blockout.models.classifier import pool_features
+from blockout.training.progress import duration
+
+BATCH = 32
+KEPT_VIEWS = 1024
+"""So many views are computed before they are written: what a sudden end can lose."""
+TOLD_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+Say = Callable[[str], object]
+
+
+class Work(NamedTuple):
+    """The views of one split: which are wanted, and under which keys."""
+
+    split: Split
+    contents: list[bytes]
+    views: int
+
+    def all_keys(self) -> list[Key]:
+        return [key_of(content, view) for content in self.contents for view in range(self.views)]
+
+    def missing(self, store: FeatureStore) -> list[tuple[int, int]]:
+        """Places and views that nobody has computed yet; each content once."""
+        seen: set[Key] = set()
+        found = []
+        for place, content in enumerate(self.contents):
+            for view in range(self.views):
+                key = key_of(content, view)
+                if key not in store and key not in seen:
+                    seen.add(key)
+                    found.append((place, view))
+        return found
+
+
+def with_features(
+    images: ImageData, model: ImageClassifier, *, views: int, cache: Path, workers: int, say: Say
+) -> ImageData:
+    """The same data with the trunk's features in place of images; computes what is missing.
+
+    Args:
+        images: as the trunk expects them.
+        model: its trunk is frozen.
+        views: of each training image. The hold-out and the test have one.
+        cache: where features are kept.
+        workers: processes that decode images.
+        say: tells the user how far it has come.
+    """
+    about = {
+        "trunk": model.describe()["trunk"],
+        "image_size": images.image_size,
+        "crop": images.crop,
+        "mean": images.mean,
+        "std": images.std,
+    }
+    entry = cache_key(about, _digest(model.trunk))
+    works = {
+        name: Work(split, digests(split.pictures, len(split)), views if name == "train" else 1)
+        for name in ("train", "holdout", "test")
+        if len(split := getattr(images, name))
+    }
+    with locked(cache, entry, FOLDER):
+        store = FeatureStore(cache, entry, about)
+        if store.damaged:
+            say(f"note: {store.damaged} damaged files of features are computed again")
+        _compute(works, store, images, model.trunk, workers, say)
+    parts = {name: FeatureSplit(_gathered(work, store), work.split) for name, work in works.items()}
+    return replace(images, **parts)
+
+
+def _digest(trunk: nn.Module) -> str:
+    """Changes with any weight of the trunk."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in trunk.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _gathered(work: Work, store: FeatureStore) -> Float32[Tensor, "n views features"]:
+    rows = np.stack([store[key] for key in work.all_keys()])
+    return torch.from_numpy(rows).view(len(work.split), work.views, -1)
+
+
+def _compute(
+    works: dict[str, Work],
+    store: FeatureStore,
+    images: ImageData,
+    trunk: nn.Module,
+    workers: int,
+    say: Say,
+) -> None:
+    wanted = {name: work.missing(store) for name, work in works.items()}
+    total, done = sum(map(len, wanted.values())), 0
+    if not total:
+        return
+    ready: list[tuple[list[Key], Tensor]] = []
+    try:
+        with Telling(total, say) as telling:
+            for name, work in works.items():
+                for keys, features in _passed(work, wanted[name], images, trunk, workers):
+                    ready.append((keys, features))
+                    done += len(keys)
+                    telling.update(done)
+                    if sum(len(keys) for keys, _ in ready) >= KEPT_VIEWS:
+                        _keep(store, ready)
+    finally:
+        _keep(store, ready)
+
+
+def _keep(store: FeatureStore, ready: list[tuple[list[Key], Tensor]]) -> None:
+    if ready:
+        keys = [key for some, _ in ready for key in some]
+        store.add(keys, torch.cat([features for _, features in ready]).numpy())
+        ready.clear()
+
+
+def _passed(
+    work: Work,
+    wanted: Sequence[tuple[int, int]],
+    images: ImageData,
+    trunk: nn.Module,
+    workers: int,
+) -> Iterator[tuple[list[Key], Float32[Tensor, "n features"]]]:
+    """Sends the wanted views through the trunk, a batch at a time."""
+    batches = [wanted[first : first + BATCH] for first in range(0, len(wanted), BATCH)]
+    views = Views(work.split.pictures, work.contents, images.image_size, work.split.crop)
+    for batch, pixels in zip(batches, read_views(views, batches, workers), strict=True):
+        with torch.inference_mode():
+            features = pool_features(trunk(normalise(pixels, images.mean, images.std)))
+        yield [key_of(work.contents[place], view) for place, view in batch], features.float()
+
+
+class Telling:
+    """How far the trunk has come: a bar in a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, total: int, say: Say) -> None:
+        self.total, self.say = total, say
+        console = Console(highlight=False)
+        self.bar = Progress(
+            TextColumn("features"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed} of {task.total} views"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=total)
+        self.began = self.told = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def update(self, done: int) -> None:
+        self.bar.update(self.task, completed=done)
+        now = time.perf_counter()
+        if self.bar.disable and now - self.told > TOLD_EVERY and done < self.total:
+            self.told = now
+            left = (now - self.began) / done * (self.total - done)
+            self.say(f"features: {done} of {self.total} views, {duration(left)} left")
