@@ -170,7 +170,7 @@ FAULTS = [
     Fault("the average spans the settling", "training/engine", "self.averaged.module.load_state_dict(self.module.state_dict())", "pass"),
     Fault("averaged weights are not handed over", "training/engine", "module.load_state_dict(engine.result.state_dict())", "pass"),
     Fault("seeds make another experiment", "runs/config", 'unused = {"seed", *WHERE_IT_RAN', 'unused = {*WHERE_IT_RAN'),
-    Fault("the rate is stored as it was typed", "runs/config", "lr=self.peak_rate)", "lr=o.lr)"),
+    Fault("the rate is stored as it was typed", "runs/config", "lr=o.lr or fitting.lr", "lr=o.lr"),
     Fault("identity holds a path", "runs/config", '"data": data_name or name_of(self.data.data),', '"data": self.data.data,'),
     Fault("streaming is left open", "runs/config", "stream=isinstance(images.train, StreamSplit),", "stream=None,"),
     Fault("changed images go unnoticed", "runs/run", "images.fingerprint() != known", "False"),

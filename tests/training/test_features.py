@@ -1,0 +1,116 @@
+"""A head on the features of a frozen trunk: computed once, and one ordinary network in the end."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from blockout.data import MemorySplit
+from blockout.models import Head, ImageClassifier
+from blockout.runs import Run
+from blockout.training import evaluate, train
+from blockout.training import features as features_module
+
+from .conftest import make_config, make_images
+
+
+class Trunk(nn.Sequential):
+    """Counts the images that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU())
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        return super().forward(x)
+
+
+def make_model(method: str = "blockout", seed: int = 5) -> ImageClassifier:
+    torch.manual_seed(seed)
+    return ImageClassifier(
+        Trunk(), Head(8, 4, method=method, nodes=16, clusters=2), freeze_trunk=True
+    )
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Three views of each of 80 training images; the cache is in tmp_path."""
+    plain = make_config(tmp_path / "run")
+    data = replace(plain.data, views=3, cache=tmp_path / "cache", workers=0)
+    return replace(plain, data=data)
+
+
+def in_folder(config, name):
+    return replace(config, run=replace(config.run, run=config.run.run.with_name(name)))
+
+
+def test_the_trunk_sees_each_view_once_and_never_changes(config):
+    model = make_model()
+    before = {k: v.clone() for k, v in model.trunk.state_dict().items()}
+    folder = train(config, model=model, data=make_images())
+    assert model.trunk.seen == 3 * 80 + 19 + 21
+    weights = load_file(folder / "final.safetensors")
+    assert all(torch.equal(weights[f"trunk.{k}"], v) for k, v in before.items())
+    assert {k.partition(".")[0] for k in weights} == {"trunk", "head"}
+    best = load_file(folder / "best.safetensors")
+    assert best.keys() == weights.keys()
+
+
+def test_a_second_head_and_an_added_image_pass_only_what_is_new(config):
+    train(config, model=make_model(), data=make_images())
+    second = make_model("fc")
+    train(in_folder(config, "second"), model=second, data=make_images())
+    assert second.trunk.seen == 0
+    images, third = make_images(), make_model("dropout")
+    more = torch.cat([images.train._images, images.train._images[:1] + 1])
+    rows = torch.cat([images.train._rows, torch.tensor([120])])
+    labels = torch.cat([images.train.labels, images.train.labels[:1]])
+    longer = MemorySplit(more, rows, labels, images.mean, images.std)
+    train(in_folder(config, "third"), model=third, data=replace(images, train=longer))
+    assert third.trunk.seen == 3
+
+
+def test_another_trunk_shares_nothing(config):
+    train(config, model=make_model(), data=make_images())
+    other = make_model(seed=6)
+    train(in_folder(config, "other"), model=other, data=make_images())
+    assert other.trunk.seen == 280
+
+
+def test_the_result_is_the_accuracy_of_the_whole_network_on_the_images(config):
+    images, model = make_images(), make_model()
+    folder = train(config, model=model, data=images)
+    run = Run.open(folder)
+    network = run.network(trunk=Trunk()).model
+    whole = evaluate(network, images.test)
+    said = load_file(folder / "predictions.safetensors")
+    assert torch.equal(whole.classes, said["classes"])
+    torch.testing.assert_close(whole.probabilities, said["probabilities"], rtol=0, atol=1e-5)
+    assert run.result.test.accuracy == whole.accuracy
+
+
+def test_what_was_computed_before_an_interruption_is_kept(config, monkeypatch):
+    monkeypatch.setattr(features_module, "BATCH", 10)
+    model = make_model()
+
+    def interrupted(module, inputs):
+        if model.trunk.seen >= 100:
+            raise KeyboardInterrupt
+
+    hook = model.trunk.register_forward_pre_hook(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, model=model, data=make_images())
+    hook.remove()
+    model.trunk.seen = 0
+    train(config, model=model, data=make_images())
+    assert model.trunk.seen == 280 - 100
+
+
+def test_without_views_images_go_through_the_trunk_in_every_epoch(config):
+    model = make_model()
+    config = replace(config, data=replace(config.data, views=0))
+    train(config, model=model, data=make_images())
+    assert model.trunk.seen > 280
