@@ -12,6 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertConfig,
+    EfficientNetConfig,
+    EfficientNetModel,
     IJepaConfig,
     PoolFormerConfig,
     ResNetConfig,
@@ -145,6 +147,45 @@ def test_a_frozen_trunk_keeps_its_weights_and_statistics_and_a_fine_tuned_one_do
         after = model.trunk.state_dict()
         unchanged = {name for name in before if torch.equal(before[name], after[name])}
         assert unchanged == (set(before) if frozen else set())
+
+
+def efficientnet():
+    """With the pooling and the momentum of Hugging Face's EfficientNet, a hundredth of its size."""
+    sizes = {"width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320}
+    return EfficientNetModel(EfficientNetConfig(**sizes, initializer_range=0.2))
+
+
+def momenta(model):
+    found = (m.momentum for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    return {round(momentum, 6) for momentum in found}
+
+
+def test_a_pooling_window_larger_than_any_grid_becomes_global_pooling(tmp_path):
+    reference = efficientnet()
+    assert reference.pooler.kernel_size == 320
+    model = build(saved(reference, tmp_path)).eval()
+    for twin in (model, from_description(model.describe())):
+        assert isinstance(twin.trunk.model.pooler, torch.nn.AdaptiveAvgPool2d)
+    with torch.no_grad():
+        expected = reference(images()).pooler_output
+        assert expected.std() > 0.01
+        torch.testing.assert_close(model.features(images()), expected)
+
+
+def test_momentum_in_the_convention_of_tensorflow_becomes_that_of_torch(tmp_path):
+    reference = efficientnet()
+    assert momenta(reference) == {0.99, 0.1}  # 0.1 in blocks that are torch's own
+    model = build(saved(reference, tmp_path)).train()
+    for twin in (model, from_description(model.describe())):
+        assert momenta(twin.trunk) == {0.01, 0.1}
+    norm = model.trunk.model.embeddings.batchnorm
+    seen = []
+    norm.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    before = norm.running_mean.clone()
+    with torch.no_grad():
+        model(images())
+    mean = seen[0].mean((0, 2, 3))
+    torch.testing.assert_close(norm.running_mean, 0.99 * before + 0.01 * mean)
 
 
 def test_a_checkpoint_in_half_precision_is_read_as_float32(tmp_path):

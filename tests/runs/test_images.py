@@ -1,5 +1,6 @@
 """Images of a run, through trunks that others have trained and through Inception-BN at 224 px."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 
 from blockout.commands.prediction import predict
 from blockout.data import DataConfig, load
-from blockout.models import ModelConfig
+from blockout.models import EfficientNetLite, ModelConfig
 from blockout.training import (
     ComputeConfig,
     OptimisationConfig,
@@ -136,6 +137,22 @@ def test_a_pretrained_trunk_is_frozen_or_tuned_and_reloads(tmp_path, folder, tru
     means = [name for name in before if name.endswith("running_mean")]
     assert {torch.equal(after[f"model.{name}"], before[name]) for name in means} == {freeze}
     assert (trained.image_size, trained.mean) == (40, tuple(MEAN))
+
+
+def test_an_efficientnet_trains_by_name_and_reloads_without_its_package(
+    tmp_path, folder, monkeypatch
+):
+    model = ModelConfig(trunk="efficientnet-lite0", nodes=16, clusters=2, freeze_trunk=True)
+    config = make_config(folder, tmp_path / "run", model, image_size=64)
+    run = train(config)
+    expected = EfficientNetLite.load("efficientnet-lite0").state_dict()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    trained = Run.open(run).network()
+    found = trained.model.trunk.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (trained.mean, trained.std, trained.crop) == ((127 / 255,) * 3, (128 / 255,) * 3, 0.875)
+    again = evaluate(trained.model, load_images(config).test)
+    assert again.accuracy == pytest.approx(Run.open(run).test_accuracy)
 
 
 def test_the_imagenet_configuration_trains_evaluates_and_predicts(tmp_path, folder):

@@ -53,6 +53,8 @@ class PretrainedTrunk(Trunk):
         super().__init__()
         if readout not in ("pooler", "map"):
             _drop_pooler(model)
+        _mend_pooler(model, features)
+        _mend_momentum(model)
         self.model, self.features = model, features
         self.readout: Readout = readout
 
@@ -214,6 +216,28 @@ def _drop_pooler(model: nn.Module) -> None:
     """Distributed training refuses unused weights, because they get no gradients."""
     if "pooler" in model._modules:
         model._modules["pooler"] = None
+
+
+def _mend_pooler(model: nn.Module, features: int) -> None:
+    """Average pooling with a window as large as the number of channels becomes global pooling.
+
+    Some models (EfficientNet) pool the whole grid this way. torch cuts the window to the grid;
+    other runtimes refuse it, or divide by the size of the window.
+    """
+    pooler = model._modules.get("pooler")
+    if isinstance(pooler, nn.AvgPool2d) and (_edge(pooler.kernel_size) or 0) >= features:
+        model._modules["pooler"] = nn.AdaptiveAvgPool2d(1)
+
+
+def _mend_momentum(model: nn.Module) -> None:
+    """TensorFlow's momentum is the share of the old statistics, torch's that of the new ones.
+
+    Some models (EfficientNet, MobileNet) hand TensorFlow's to torch: 0.99 would forget everything
+    but the last batch.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.momentum or 0) > 0.5:
+            module.momentum = 1 - module.momentum  # pyright: ignore[reportOperatorIssue]
 
 
 def _image_size(preprocessor: dict[str, Any]) -> int | None:
