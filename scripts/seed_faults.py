@@ -42,6 +42,10 @@ ROOMS = {
     "estimator": ["tests/test_estimator.py"],
     "runs": ["tests/runs", "tests/training/test_loop.py", "tests/training/test_resume.py"],
     "models": ["tests/models/test_heads.py"],
+    "data": [
+        f"tests/data/test_{name}.py"
+        for name in ("images", "tables", "folders", "sources", "columns")
+    ],
     "files": ["tests/structure", "tests/test_files.py"],
 }
 
@@ -201,6 +205,18 @@ FAULTS = [
     Fault("rows of P are not centred", "structure/groups", "centred = p - p.mean(0)", "centred = p"),
     Fault("a compact head calls itself trained", "models/heads", 'return "compact"', 'return "trained"'),
     Fault("earlier descriptions of compact heads fail", "models/heads", 'if layers is not None and method == "fc":', "if False:"),
+    Fault("Pillow opens whatever it knows", "data/images", ", formats=FORMATS", ""),
+    Fault("a pipe is waited for", "data/images", "if not stat.S_ISREG(status.st_mode):", "if False:"),
+    Fault("pixels are counted after decoding", "data/images", "    _require_moderate(*image.size)\n", ""),
+    Fault("tiles are not counted", "data/images", 'if image.format == "TIFF":', "if False:"),
+    Fault("a JPEG decodes itself a thousand times", "data/images", "content.count(JPEG_SCAN) > MOST_SCANS", "False"),
+    Fault("damage ends in another error", "data/images", "except Exception as error:", "except OSError as error:"),
+    Fault("bands lose their transparency", "data/images", "if image.has_transparency_data:", "if image.mode == 'RGBA':"),
+    Fault("a row without an image is no error", "data/tables", "if path.is_valid:", "if True:"),
+    Fault("links are followed in circles", "data/folders", "if known != place:", "if False:"),
+    Fault("a folder's name is asked of the hub", "data/sources", 'if "/" not in data:', "if False:"),
+    Fault("the hub is asked though it must not", "data/sources", "when=not (fetch and _reachable())", "when=not _reachable()"),
+    Fault("row groups of any size are read", "data/sources", "if largest > LARGEST_ROW_GROUP:", "if False:"),
     Fault("half a file replaces a whole one", "files", "write(beside)", "write(path)"),
 ]  # fmt: skip
 

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +135,56 @@ def test_the_fingerprint_changes_when_a_file_is_rewritten_added_or_removed(
     (folder / "b" / "000.png").unlink()
     prints.append(list_folder(folder).fingerprint)
     assert len(set(prints)) == 4
+
+
+def test_a_link_back_into_the_folder_is_named_instead_of_followed(image_folder: Folder) -> None:
+    folder = image_folder({"a": 1, "b": 1})
+    (folder / "b" / "again").symlink_to(folder)
+    with pytest.raises(DataError, match=r"set/b/again is the same folder as .*set; remove the"):
+        list_folder(folder)
+
+
+def test_links_that_multiply_folders_are_named(image_folder: Folder) -> None:
+    """Two links in each of 30 folders to the next one would be 2**30 folders."""
+    folder = image_folder({f"{i}": 1 for i in range(31)})
+    for i in range(30):
+        for link in ("x", "y"):
+            (folder / f"{i}" / link).symlink_to(folder / f"{i + 1}")
+    with pytest.raises(DataError, match="is the same folder as"):
+        list_folder(folder)
+
+
+def test_splits_may_be_links_to_one_folder(image_folder: Folder) -> None:
+    folder = image_folder({"train/a": 1, "train/b": 1})
+    (folder / "test").symlink_to(folder / "train")
+    assert list_folder(folder).open().catalogue.parts.tolist() == [TRAIN] * 2 + [TEST] * 2
+
+
+def test_a_name_that_is_no_text_is_named(image_folder: Folder) -> None:
+    folder = image_folder({"a": 1, "b": 1})
+    os.rename(folder / "b" / "000.png", os.fsencode(folder / "b") + b"/caf\xe9.png")
+    with pytest.raises(DataError, match=r"b/caf\\udce9.png' is not UTF-8; rename it"):
+        list_folder(folder)
+
+
+def test_suffixes_of_kinds_that_are_not_read_are_counted_as_other_files(
+    image_folder: Folder,
+) -> None:
+    folder = image_folder({"a": 1, "b": 1})
+    (folder / "a" / "page.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0")
+    assert list_folder(folder).notes == ("ignored 1 files that are not images (1 .eps)",)
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(
+    image_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, scandir = image_folder({"a": 1, "b": 1}), os.scandir
+
+    def refuse(place: str) -> object:
+        if str(place).endswith("b"):
+            raise PermissionError(13, "Permission denied", place)
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        list_folder(folder)

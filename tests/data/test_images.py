@@ -1,4 +1,9 @@
 import io
+import os
+import signal
+import struct
+import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +13,8 @@ import torch
 from PIL import Image
 
 from blockout.data import DataError, prepare
-from blockout.data.images import centre_square, decode, normalise, random_crop
+from blockout.data import images as images_module
+from blockout.data.images import LARGEST_FILE, centre_square, decode, normalise, random_crop
 
 RED, WHITE, BLACK = (255, 0, 0), (255, 255, 255), (0, 0, 0)
 
@@ -108,6 +114,135 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, content: bytes) -> Non
         decode(tmp_path / "odd.png")
     with pytest.raises(DataError, match="cannot read row 3 of train"):
         decode(content, "row 3 of train")
+
+
+# --- files that somebody was given ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["EPS", "JPEG2000", "TGA", "ICO", "PCX", "SGI", "MSP"])
+def test_kinds_that_are_not_listed_are_not_opened(tmp_path: Path, kind: str) -> None:
+    """Pillow knows them by their content, and hands PostScript to Ghostscript."""
+    image = Image.new("1" if kind == "MSP" else "RGB", (32, 32))
+    (tmp_path / "innocent.png").write_bytes(stored(image, kind))
+    with pytest.raises(DataError, match=r"innocent\.png': it is damaged, or none of JPEG, PNG"):
+        decode(tmp_path / "innocent.png")
+
+
+def png_that_claims(width: int, height: int) -> bytes:
+    """Only a header and the start of the pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        crc = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + crc
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(bytes(1000)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(8192, 8193), (9999, 9999), (60000, 60000)])
+def test_an_image_that_would_fill_the_memory_is_refused_before_it_is_decoded(
+    width: int, height: int
+) -> None:
+    """Pillow would decode the first, warn about the second, and refuse the third."""
+    with pytest.raises(DataError, match=r"cannot read bomb\.png: .*pixels"):
+        decode(png_that_claims(width, height), "bomb.png")
+
+
+def test_the_tiles_of_a_tiff_count_as_its_pixels() -> None:
+    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: 20000, 323: 20000, 324: 8}
+    tags[325] = 100
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    file = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(200)
+    with pytest.raises(DataError, match="20000 x 20000 pixels"):
+        decode(file)
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_before_it_is_decoded() -> None:
+    """Each of them goes through the whole image: 64 megapixels and 1000 scans take a minute."""
+    once = stored(Image.new("L", (64, 64), 99), "JPEG", progressive=True)
+    last = once[once.rindex(b"\xff\xc4") : -2]  # a table and a scan
+    assert colour(once[:-2] + 50 * last + once[-2:]) == (99, 99, 99)
+    with pytest.raises(DataError, match="more than 100 scans"):
+        decode(once[:-2] + 1000 * last + once[-2:])
+
+
+def test_a_file_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.write(stored(Image.new("RGB", (4, 4)), "PNG"))
+        file.truncate(LARGEST_FILE + 1)  # a hole: it takes no room on the disk
+    with pytest.raises(DataError, match=r"huge\.png': it has 268,435,457 bytes"):
+        decode(tmp_path / "huge.png")
+
+
+@pytest.fixture
+def _patience():
+    """Ends a test that waits for a pipe, instead of waiting for ever."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("still waiting")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_patience")
+def test_a_pipe_a_device_and_a_folder_are_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("/dev/zero")
+    (tmp_path / "folder.png").mkdir()
+    for name in ("pipe.png", "link.png", "folder.png"):
+        with pytest.raises(DataError, match=f"{name}': it is not a regular file"):
+            decode(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "WEBP", "TIFF", "GIF", "JPEG", "PNG", "BMP", "PPM"])
+def test_damage_of_any_kind_is_an_error_that_names_the_image(
+    kind: str, picture: Callable[..., Image.Image]
+) -> None:
+    """60 files of each kind with some bytes overwritten: an image or a DataError, no other."""
+    whole, chance = stored(picture(), kind), np.random.default_rng(7)
+    outcomes = Counter()
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for place in chance.integers(0, min(len(whole), 400), 8):
+            damaged[place] = chance.integers(256)
+        outcomes[_outcome(bytes(damaged))] += 1
+    assert outcomes.keys() <= {"RGB", "cannot read it: "}
+    assert outcomes["cannot read it: "] > 0 or kind in ("BMP", "PPM")  # hardly more than pixels
+
+
+def _outcome(content: bytes) -> str:
+    try:
+        return decode(content, "it").mode
+    except DataError as error:
+        return str(error)[:16]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "PA", "L", "LA", "1", "CMYK", "I", "F"])
+def test_a_large_image_converted_in_bands_is_the_same_image(
+    mode: str, picture: Callable[..., Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = picture(0, 40, 30).convert("RGBA" if mode == "PA" else mode)
+    image = image.convert("PA") if mode == "PA" else image
+    if mode == "P":
+        image.info["transparency"] = 3
+    if mode == "I":
+        image = image.point(lambda value: value * 200)
+    whole = np.asarray(decode(image))
+    for pixels in (40 * 7, 1):
+        monkeypatch.setattr(images_module, "BAND", pixels)
+        assert np.array_equal(decode(image), whole)
+
+
+def test_an_image_that_was_handed_over_is_not_changed() -> None:
+    image = Image.new("RGB", (8, 4), RED)
+    image.getexif()[0x0112] = 6
+    assert decode(image).size == (4, 8)
+    assert image.size == (8, 4) and image.getexif()[0x0112] == 6
 
 
 def test_an_image_of_the_right_size_keeps_its_pixels(picture: Callable[..., Image.Image]) -> None:

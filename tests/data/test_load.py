@@ -152,6 +152,23 @@ def test_a_damaged_file_stops_or_is_skipped_and_counted(
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_what_only_looks_like_an_image_is_refused_or_skipped_and_counted(
+    image_folder: Folder, tmp_path: Path, stream: bool
+) -> None:
+    folder = image_folder({"a": 4, "b": 4})
+    (folder / "a" / "1 empty.png").touch()
+    (folder / "b" / "3 zero.png").symlink_to("/dev/zero")
+    Image.new("RGB", (32, 32)).save(folder / "b" / "4 script.png", "EPS")
+    os.mkfifo(folder / "a" / "2 pipe.png")
+    names = ("1 empty", "2 pipe", "3 zero", "4 script")
+    with pytest.raises(DataError, match=f"cannot read .*({'|'.join(names)})"):
+        load(config_of(folder, tmp_path, stream=stream, image_size=32, test_share=0.01))
+    data = load(config_of(folder, tmp_path, stream=stream, skip_corrupt=True))
+    assert len(data.train) + len(data.test) == 8
+    assert any(note.startswith("skipped 4 unreadable images") for note in data.notes)
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_class_with_no_readable_image_is_refused(
     image_folder: Folder, tmp_path: Path, stream: bool
 ) -> None:

@@ -1,4 +1,5 @@
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,39 @@ def test_parquet_files_that_name_their_classes_differently_are_refused(tmp_path:
         find(str(tmp_path), tmp_path / "cache").open()
 
 
+def test_a_parquet_file_of_one_enormous_group_of_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parquet(tmp_path / "pets.parquet", [0, 1] * 40)
+    monkeypatch.setattr(sources, "LARGEST_ROW_GROUP", 5000)
+    with pytest.raises(DataError, match=r"pets\.parquet holds [\d,]+ bytes in one row group"):
+        find(str(tmp_path / "pets.parquet"), tmp_path / "cache").open()
+    monkeypatch.setattr(sources, "LARGEST_ROW_GROUP", 50000)
+    table = find(str(tmp_path / "pets.parquet"), tmp_path / "cache").open()
+    assert table.catalogue.labels.tolist() == [0, 1] * 40
+
+
+def test_a_copy_that_was_touched_is_made_anew(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "pets.parquet", [1, 0, 1])
+    source = find(str(tmp_path / "pets.parquet"), tmp_path / "cache")
+    source.open()
+    copy = next((tmp_path / "cache").rglob("train.arrow"))
+    whole = copy.read_bytes()
+    before = copy.stat().st_mtime_ns
+    assert source.open().catalogue.labels.tolist() == [1, 0, 1]
+    assert copy.stat().st_mtime_ns == before  # used again
+    copy.write_bytes(whole[:-40])
+    assert source.open().catalogue.labels.tolist() == [1, 0, 1]
+    assert copy.read_bytes() == whole
+
+
+def test_a_pipe_called_parquet_is_not_waited_for(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "pets" / "train.parquet", [1, 0, 1])
+    os.mkfifo(tmp_path / "pets" / "more.parquet")
+    source = find(str(tmp_path / "pets"), tmp_path / "cache")
+    assert source.open().catalogue.labels.tolist() == [1, 0, 1]
+
+
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "pets.parquet").write_bytes(b"PAR1 not really")
     source = find(str(tmp_path / "pets.parquet"), tmp_path / "cache")
@@ -201,6 +235,26 @@ def test_without_a_network_only_the_hugging_face_cache_is_asked(
     assert (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE) == (False, False)
 
 
+def test_what_may_not_be_fetched_is_not_asked_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real library, with a network that notes who is asked."""
+    import socket
+
+    asked = []
+
+    def note(host: object, *_: object, **__: object) -> None:
+        asked.append(host)
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(sources.socket, "create_connection", note)
+    monkeypatch.setattr(socket, "getaddrinfo", note)
+    monkeypatch.setattr(socket.socket, "connect", note)
+    with pytest.raises(DataError, match=r"asked nobody else.* say --data owner/pets to fetch it"):
+        find("owner/pets", tmp_path, fetch=False)
+    assert asked == []
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
@@ -210,6 +264,7 @@ def test_without_a_network_only_the_hugging_face_cache_is_asked(
         ("./flowrs", "no file or folder './flowrs'; did you mean 'flowers'?"),
         ("flowers/rose", "no file or folder 'flowers/rose'"),
         ("gone.parquet", "no file or folder 'gone.parquet'"),
+        ("wedding", "no data set or folder 'wedding'; a Hugging Face id has the form owner/name"),
         ("some where/else", "no file or folder 'some where/else'"),
     ],
 )

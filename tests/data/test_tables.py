@@ -51,7 +51,29 @@ def test_a_damaged_row_is_named_by_its_number_in_its_split(rows: Rows) -> None:
 def test_reading_all_goes_on_after_a_damaged_image(
     rows: Rows, picture: Callable[..., Image.Image]
 ) -> None:
-    first, error, *others = rows.take(np.array([2, 4, 1, 0])).images(chunk=3)
+    first, error, *others = rows.take(np.array([2, 4, 1, 0])).images()
     assert isinstance(error, DataError) and "row 1 of test" in str(error)
     assert all(isinstance(image, Image.Image) for image in (first, *others))
     assert np.array_equal(first, picture(2)) and np.array_equal(others[1], picture(0))
+
+
+def test_a_row_without_an_image_is_named() -> None:
+    import pyarrow
+
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    stored = pyarrow.array([None, {"bytes": None, "path": None}], kind)
+    rows = join({"train": datasets.Dataset(pyarrow.table({"image": stored}))}, "image")
+    assert [str(error) for error in rows.images()] == [
+        "cannot read row 0 of train: it holds no image",
+        "cannot read row 1 of train: it holds no image",
+    ]
+
+
+def test_a_row_of_too_many_bytes_is_not_decoded(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blockout.data.images.LARGEST_FILE", 100)
+    with pytest.raises(
+        DataError, match=r"cannot read row 0 of train: it has [\d,]+ bytes; at most"
+    ):
+        rows.image(0)

@@ -19,8 +19,9 @@ from blockout.data.tables import HOLDOUT, TEST, TRAIN, Catalogue, Table, join
 
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp", ".tif", ".tiff",
-    ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga", ".ico", ".avif",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
 )  # fmt: skip
+"""Of the kinds that `images.FORMATS` reads."""
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -171,13 +172,16 @@ def _hidden(name: str) -> bool:
 
 def _list_images(folder: Path) -> Listing:
     images, empty, ignored = [], [], Counter()
-    for place, folders, files in os.walk(folder, followlinks=True):
+    seen: dict[tuple[int, int], str] = {}
+    for place, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
+        _require_unseen(place, seen)
         folders[:] = sorted(f for f in folders if not _hidden(f))
         here = os.path.relpath(place, folder)
         found = 0
         for file in sorted(f for f in files if not f.startswith(".")):
             suffix = Path(file).suffix.lower()
             if suffix in SUFFIXES:
+                _require_text(place, file)
                 images.append(os.path.normpath(os.path.join(here, file)))
                 found += 1
             else:
@@ -185,6 +189,27 @@ def _list_images(folder: Path) -> Listing:
         if not found and not folders:
             empty.append(here)
     return Listing(folder, tuple(images), tuple(empty), ignored)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _require_unseen(place: str, seen: dict[tuple[int, int], str]) -> None:
+    """A link to a folder that is listed anyway would repeat its images, or never end."""
+    status = os.stat(place)
+    known = seen.setdefault((status.st_dev, status.st_ino), place)
+    if known != place:
+        raise DataError(f"{place} is the same folder as {known}; remove the link")
+
+
+def _require_text(place: str, file: str) -> None:
+    """Names and classes are stored as UTF-8, which not every file name is."""
+    path = os.path.join(place, file)
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the name of {path!r} is not UTF-8; rename it") from error
 
 
 def _naming(images: tuple[str, ...]) -> Naming:

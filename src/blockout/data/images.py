@@ -1,22 +1,35 @@
 """Decodes image files to 8-bit RGB, and crops and normalises them for the network."""
 
+import contextlib
 import io
-import struct
-import zlib
+import os
+import stat
+import warnings
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float32, UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from blockout.data.config import DataError
 
-# Pillow raises OSError for what is missing or not an image, and any of the others on damaged bytes.
-_DAMAGED = (ValueError, TypeError, SyntaxError, EOFError, IndexError, KeyError)
-_UNREADABLE = (OSError, *_DAMAGED, struct.error, zlib.error, Image.DecompressionBombError)
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF")
+"""What Pillow may open, whatever a file is called. It knows 34 more kinds, and hands some of them
+to other programs: PostScript to Ghostscript."""
+LARGEST_FILE = 1 << 28
+"""Bytes of an image file (0.25 GiB); some decoders copy it three times."""
+LARGEST_IMAGE = 1 << 26
+"""Pixels of an image (67 million). Decoding takes up to 20 bytes a pixel, so 1.3 GB."""
+TILE = (322, 323)
+"""TIFF tags: width and height of its tiles, which are decoded whole."""
+JPEG_SCAN, MOST_SCANS = b"\xff\xda", 100
+"""A progressive JPEG has about ten scans; thousands fit in a file of 1 MB and take minutes."""
+BAND = 1 << 20
+"""Pixels that are converted at a time, so that a large image is in memory twice at most."""
 
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
@@ -26,40 +39,113 @@ VIEW_SIDE = (0.6, 1.0)
 Channels = tuple[float, float, float]
 
 
-def decode(source: str | PathLike[str] | bytes | Image.Image, name: str = "") -> Image.Image:
+def decode(
+    source: str | PathLike[str] | bytes | memoryview | Image.Image, name: str = ""
+) -> Image.Image:
     """The first frame as upright RGB: transparency on white, the upper 8 of 16 bits.
 
     Raises:
-        DataError: the image is damaged or of an unknown kind; the message names it.
+        DataError: the image is damaged, too large or of an unknown kind, or not a regular file;
+            the message names it.
     """
-    try:
+    with _named(source, name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about damage: raised where it matters
         if isinstance(source, Image.Image):
-            return _to_rgb(source)
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            _require_moderate(*source.size)
+            return _to_rgb(ImageOps.exif_transpose(source))
+        with _opened(_content(source)) as image:
+            ImageOps.exif_transpose(image, in_place=True)
             return _to_rgb(image)
-    except _UNREADABLE as error:
+
+
+def content(source: str | PathLike[str] | bytes | memoryview, name: str = "") -> bytes:
+    """The file of an image, undecoded; a DataError names one that cannot be read."""
+    with _named(source, name):
+        return _content(source)
+
+
+@contextlib.contextmanager
+def _named(source: object, name: str) -> Iterator[None]:
+    """Turns what reading an image raises into one line that names it."""
+    try:
+        yield
+    except Exception as error:  # Pillow raises nearly anything on damaged bytes
         named = name or (repr(str(source)) if isinstance(source, str | PathLike) else "the image")
-        raise DataError(f"cannot read {named}: {error}") from error
+        raise DataError(f"cannot read {named}: {_reason(error)}") from error
+
+
+def _opened(content: bytes) -> Image.Image:
+    """Its header alone; ``load`` decodes it. Refuses what would take too much memory or time."""
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    _require_moderate(*image.size)
+    if image.format == "TIFF":
+        _require_moderate(*(int(image.tag_v2.get(edge, 1)) for edge in TILE))  # type: ignore
+    if image.format in ("JPEG", "MPO") and content.count(JPEG_SCAN) > MOST_SCANS:
+        raise DataError(f"it has more than {MOST_SCANS} scans, each of which decodes it again")
+    return image
+
+
+def _content(source: str | PathLike[str] | bytes | memoryview) -> bytes:
+    """Of a regular file only: opening a pipe would wait for somebody to write to it."""
+    if isinstance(source, bytes | memoryview):
+        size = len(source)
+    else:
+        status = os.stat(source)
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError("it is not a regular file")
+        size = status.st_size
+    if size > LARGEST_FILE:
+        raise DataError(f"it has {size:,} bytes; at most {LARGEST_FILE:,} are read")
+    return bytes(source) if isinstance(source, bytes | memoryview) else Path(source).read_bytes()
+
+
+def _reason(error: Exception) -> str:
+    """In one line; Pillow's own words where they say something."""
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is damaged, or none of {', '.join(FORMATS)}"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for it"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _require_moderate(width: int, height: int) -> None:
+    if not 0 < width * height <= LARGEST_IMAGE:
+        raise DataError(
+            f"it has {width} x {height} pixels; 1 to {LARGEST_IMAGE:,} are read: make it smaller"
+        )
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    image.load()
-    image = ImageOps.exif_transpose(image)
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _to_8_bits(image).convert("RGB")
+    deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
+    highest = float(np.nanmax(np.asarray(image))) if deep else None
+    if image.width * image.height <= BAND:
+        return _band_to_rgb(image, highest)
+    rgb, rows = Image.new("RGB", image.size), max(BAND // image.width, 1)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        rgb.paste(_band_to_rgb(band, highest), (0, top))
+    return rgb
+
+
+def _band_to_rgb(image: Image.Image, highest: float | None) -> Image.Image:
+    """A part of an image; ``highest`` is the largest value of the whole if it has over 8 bits."""
+    if highest is not None:
+        return _to_8_bits(image, highest).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")
 
 
-def _to_8_bits(image: Image.Image) -> Image.Image:
+def _to_8_bits(image: Image.Image, highest: float) -> Image.Image:
     """One channel of 16 or 32 bits: takes the upper 8 of 16 bits, scales floats up to 1, and keeps
     values up to 255."""
     values = np.asarray(image)
     if image.mode == "F":
-        values = values * (255.0 if values.max() <= 1 else 1.0) + 0.5
-    elif image.mode != "I" or values.max() > 255:
+        values = np.nan_to_num(values) * (255.0 if highest <= 1 else 1.0) + 0.5
+    elif image.mode != "I" or highest > 255:
         values = values.astype(np.int64) >> 8
     return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
 

@@ -85,19 +85,20 @@ class Expected(NamedTuple):
 AS_IT_IS = Expected()
 
 
-def load(config: DataConfig, expected: Expected = AS_IT_IS) -> ImageData:
+def load(config: DataConfig, expected: Expected = AS_IT_IS, *, fetch: bool = True) -> ImageData:
     """Finds, checks, decodes (or prepares to stream) and splits the data.
 
     Args:
         config: which data, and how to read and split it.
         expected: crop and normalisation. Generated images are not cropped.
+        fetch: may download them; otherwise they must be on this machine.
 
     Raises:
         DataError: the data is missing, damaged or unsuitable.
     """
     if config.data == GENERATED:
         return _in_memory(GENERATED, _generated(config), config, expected._replace(crop=1.0))
-    source = find(config.data, config.cache_folder)
+    source = find(config.data, config.cache_folder, fetch=fetch)
     cropped = () if expected.crop == 1 else (expected.crop,)
     key = cache.key_of(source.fingerprint, config.image_size, config.skip_corrupt, *cropped)
     entry = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', source.name)}-{key}"

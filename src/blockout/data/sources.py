@@ -22,11 +22,16 @@ from blockout.data.columns import table_of
 from blockout.data.config import DATA_DIR_VARIABLE, DataError
 from blockout.data.folders import SPLIT_NAMES, list_folder
 from blockout.data.tables import Table
+from blockout.files import write_atomically, write_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from pyarrow.parquet import FileMetaData
 
 GENERATED = "shapes"
+ROWS_AT_A_TIME = 64
+LARGEST_ROW_GROUP = 1 << 29
+"""Bytes of a parquet file's rows that are decompressed together (0.5 GiB)."""
 HUB_IDS = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
 
 
@@ -42,8 +47,14 @@ class Source:
     """A copy that `open` makes; not needed once the images are decoded."""
 
 
-def find(data: str, cache: Path) -> Source:
+def find(data: str, cache: Path, *, fetch: bool = True) -> Source:
     """What `--data` means: an existing path, a name in $BLOCKOUT_DATA_DIR, or a hub data set.
+
+    Args:
+        data: the name, path or hub id.
+        cache: folder for copies.
+        fetch: may ask the hub. Otherwise nothing leaves this machine: only what the Hugging Face
+            cache holds already is found.
 
     Raises:
         DataError: nothing has that name; the message says where we looked and what to do.
@@ -54,9 +65,14 @@ def find(data: str, cache: Path) -> Source:
                 return _local(path.absolute(), cache)
         if data not in HUB_IDS:
             _stop_at_typo(data)
-    except OSError as error:
-        raise DataError(f"cannot read {error.filename or data}: {error.strerror}") from error
-    return _hub(data)
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        if isinstance(error, DataError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"cannot read {getattr(error, 'filename', None) or data}: {reason}"
+        ) from error
+    return _hub(data, fetch)
 
 
 def _candidates(data: str) -> list[Path]:
@@ -68,7 +84,8 @@ def _candidates(data: str) -> list[Path]:
 
 
 def _stop_at_typo(data: str) -> None:
-    """Refuses paths that do not exist and misspelt names; anything that may be a hub id passes."""
+    """Refuses paths that do not exist and misspelt names. Only owner/name may be a hub id: what a
+    folder of yours is called is never sent anywhere."""
     path = Path(data).expanduser()
     looks_like_path = path.is_absolute() or data.startswith((".", "~")) or data.endswith(".parquet")
     if (
@@ -78,9 +95,10 @@ def _stop_at_typo(data: str) -> None:
     ):
         siblings = [e.name for e in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"there is no file or folder {data!r}{_nearest(path.name, siblings)}")
-    known = [GENERATED, *HUB_IDS, *(e.name for e in Path().iterdir() if e.is_dir())]
-    if hint := "/" not in data and _nearest(data, known):
-        raise DataError(f"there is no data set or folder {data!r}{hint}")
+    if "/" not in data:
+        known = [GENERATED, *HUB_IDS, *(e.name for e in Path().iterdir() if e.is_dir())]
+        owner = "; a Hugging Face id has the form owner/name"
+        raise DataError(f"there is no data set or folder {data!r}{_nearest(data, known) or owner}")
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -106,7 +124,7 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
     if path.is_file():
         return {"train": [path]} if path.suffix == ".parquet" else {}
     files: dict[str, list[Path]] = {}
-    for file in sorted(path.rglob("*.parquet")):
+    for file in sorted(file for file in path.rglob("*.parquet") if file.is_file()):
         words = [
             re.split(r"[^a-z]", part.lower())[0] for part in file.relative_to(path).parts[::-1]
         ]
@@ -130,20 +148,59 @@ def _fingerprint(files: list[Path]) -> str:
 
 def _open_parquet(path: Path, files: dict[str, list[Path]], copy: Path) -> Table:
     """Copies the files to memory-mapped Arrow at `copy`: single rows of parquet cannot be read."""
-    import datasets
-    from datasets.exceptions import DatasetGenerationError
+    from datasets import Dataset
     from pyarrow import ArrowException
 
     _require_equal_names(files)
-    names = {split: [str(file) for file in some] for split, some in files.items()}
     try:
-        with _quiet_when_not_a_terminal():
-            opened = datasets.load_dataset("parquet", data_files=names, cache_dir=str(copy))
-    except (DatasetGenerationError, ArrowException, OSError) as error:
+        copy.mkdir(parents=True, exist_ok=True)
+        copies = {split: _copied(some, copy / f"{split}.arrow") for split, some in files.items()}
+        parts = {split: Dataset.from_file(str(file)) for split, file in copies.items()}
+    except (ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"cannot read the parquet files of {path}: {error}") from error
+    return table_of(str(path), parts)
+
+
+def _copied(files: list[Path], copy: Path) -> Path:
+    """The rows of all files as one Arrow file. Reads some rows at a time, never a whole file.
+
+    A copy that was touched since it was written is made anew.
+    """
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    def write(beside: Path) -> None:
+        with contextlib.ExitStack() as opened:
+            schema = ParquetFile(files[0]).schema_arrow
+            sink = opened.enter_context(pyarrow.OSFile(str(beside), "wb"))
+            writer = opened.enter_context(pyarrow.ipc.new_stream(sink, schema))
+            for file in files:
+                source = opened.enter_context(
+                    ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+                )
+                _require_small_groups(file, source.metadata)
+                for batch in source.iter_batches(ROWS_AT_A_TIME, use_threads=False):
+                    writer.write_table(pyarrow.Table.from_batches([batch]).cast(schema))
+
+    stamp = copy.with_suffix(".stamp")
+    if not (copy.is_file() and stamp.is_file() and stamp.read_text() == _fingerprint([copy])):
+        write_atomically(copy, write)
+        write_text(stamp, _fingerprint([copy]))
+    return copy
+
+
+def _require_small_groups(file: Path, metadata: "FileMetaData") -> None:
+    """A group of rows is decompressed as a whole."""
+    largest = max(
+        (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0
+    )
+    if largest > LARGEST_ROW_GROUP:
         raise DataError(
-            f"cannot read the parquet files of {path}: {error.__cause__ or error}"
-        ) from error
-    return table_of(str(path), {str(split): part for split, part in opened.items()})
+            f"{file} holds {largest:,} bytes in one row group; at most {LARGEST_ROW_GROUP:,} are "
+            "read: write it with fewer rows per group (row_group_size=100)"
+        )
 
 
 def _require_equal_names(files: dict[str, list[Path]]) -> None:
@@ -168,10 +225,10 @@ def _require_equal_names(files: dict[str, list[Path]]) -> None:
             )
 
 
-def _hub(data: str) -> Source:
+def _hub(data: str, fetch: bool) -> Source:
     """A hub data set, from the Hugging Face cache if it is there."""
     name, _, configuration = HUB_IDS.get(data, data).partition(":")
-    opened = _load_from_hub(data, name, configuration or None)
+    opened = _load_from_hub(data, name, configuration or None, fetch)
     caches = [Path(f["filename"]) for split in opened.values() for f in split.cache_files]
     return Source(
         data.replace("/", "-").replace(":", "-"),
@@ -180,36 +237,44 @@ def _hub(data: str) -> Source:
     )
 
 
-def _load_from_hub(data: str, name: str, configuration: str | None) -> "dict[str, Dataset]":
+def _load_from_hub(
+    data: str, name: str, configuration: str | None, fetch: bool
+) -> "dict[str, Dataset]":
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        with _offline_when_unreachable(), _quiet_when_not_a_terminal():
+        with _offline(when=not (fetch and _reachable())), _quiet_when_not_a_terminal():
             opened = datasets.load_dataset(name, configuration)
     except (OSError, ValueError, RuntimeError, HfHubHTTPError) as error:
         folder = os.environ.get(DATA_DIR_VARIABLE)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        hub = f" and on the hub for {name!r} ({reason})" if fetch else ", and asked nobody else"
+        either = "connect to the network" if fetch else f"say --data {data} to fetch it"
         raise DataError(
             f"no data set {data!r}. Looked in ${DATA_DIR_VARIABLE} ({folder or 'not set'}), in the "
-            f"Hugging Face cache and on the hub for {name!r} ({reason}). Set {DATA_DIR_VARIABLE} "
-            f"to a folder with the parquet files in {data}/, or connect to the network"
+            f"Hugging Face cache{hub}. Set {DATA_DIR_VARIABLE} to a folder with the parquet files "
+            f"in {data}/, or {either}"
         ) from error
     return {str(split): part for split, part in opened.items()}
 
 
+def _reachable() -> bool:
+    import huggingface_hub.constants as hub
+
+    variables = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    proxied = any(os.environ.get(variable) for variable in variables)
+    return proxied or _answers(urlparse(hub.ENDPOINT).hostname or "")
+
+
 @contextlib.contextmanager
-def _offline_when_unreachable() -> Iterator[None]:
-    """Without a network, uses the Hugging Face cache at once instead of after 20 s of retries."""
+def _offline(*, when: bool) -> Iterator[None]:
+    """Uses the Hugging Face cache only: without a network at once, not after 20 s of retries."""
     import datasets.config as library
     import huggingface_hub.constants as hub
 
-    host = urlparse(hub.ENDPOINT).hostname or ""
-    proxied = any(
-        os.environ.get(v) for v in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-    )
     before = hub.HF_HUB_OFFLINE, library.HF_HUB_OFFLINE
-    if not proxied and not _answers(host):
+    if when:
         hub.HF_HUB_OFFLINE = library.HF_HUB_OFFLINE = True
     try:
         yield

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -11,7 +10,7 @@ from jaxtyping import Int64
 from PIL import Image
 
 from blockout.data.config import DataError
-from blockout.data.images import decode
+from blockout.data.images import content, decode
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -51,43 +50,35 @@ class Rows:
         return replace(self, index=self.index[places])
 
     def image(self, place: int) -> Image.Image:
-        """The image as upright RGB; a DataError names a damaged image."""
-        row = int(self.index[place])
-        return self._decoded(row, self.dataset[row][self.column])
+        """The image as upright RGB; a DataError names a damaged or missing image."""
+        return decode(*self._source(place))
 
     def stored(self, place: int) -> bytes:
         """The file of the image, undecoded."""
-        stored = self.dataset[int(self.index[place])][self.column]
-        if stored["bytes"] is not None:
-            return stored["bytes"]
-        try:
-            return Path(stored["path"]).read_bytes()
-        except OSError as error:
-            raise DataError(f"cannot read {stored['path']!r}: {error.strerror}") from error
+        return content(*self._source(place))
 
-    def images(self, chunk: int = 256) -> Iterator[Image.Image | DataError]:
-        """All images in order; for a damaged image, the error that names it.
+    def _source(self, place: int) -> tuple[memoryview | str, str]:
+        """The bytes of an image or the path of its file, and what to call it."""
+        row = int(self.index[place])
+        stored = self.dataset.data.column(self.column)[row]  # nothing is copied yet
+        held, path = (stored[field] if stored.is_valid else stored for field in ("bytes", "path"))
+        if held.is_valid:
+            return memoryview(held.as_buffer()), self._name(row, path.as_py())
+        if path.is_valid:
+            return path.as_py(), repr(path.as_py())
+        raise DataError(f"cannot read {self._name(row)}: it holds no image")
 
-        Reads `chunk` rows at a time, which is much faster than one at a time.
-        """
-        for first in range(0, len(self), chunk):
-            rows = self.index[first : first + chunk]
-            for row, stored in zip(rows, self.dataset[rows][self.column], strict=True):
-                try:
-                    yield self._decoded(int(row), stored)
-                except DataError as error:
-                    yield error
+    def images(self) -> Iterator[Image.Image | DataError]:
+        """All images in order; for a damaged image, the error that names it."""
+        for place in range(len(self)):
+            try:
+                yield self.image(place)
+            except DataError as error:
+                yield error
 
-    def _decoded(self, row: int, stored: dict) -> Image.Image:
-        source = stored["bytes"] if stored["bytes"] is not None else stored["path"]
-        return decode(source, self._name(row, stored))
-
-    def _name(self, row: int, stored: dict) -> str:
-        if stored["bytes"] is None:
-            return repr(stored["path"])
+    def _name(self, row: int, path: str | None = None) -> str:
         start, split = max(entry for entry in self.starts if entry[0] <= row)
-        path = f" ({stored['path']!r})" if stored["path"] else ""
-        return f"row {row - start} of {split}{path}"
+        return f"row {row - start} of {split}" + (f" ({path!r})" if path else "")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from blockout.data import DataError
+from blockout.data.images import decode
 from blockout.training.finish import THUMBNAILS_A_CLASS
 
 SMALLER = ((4, 48, 80), (4, 32, 75), (3, 32, 65), (2, 28, 55), (1, 28, 55), (1, 20, 40))
@@ -40,9 +42,8 @@ def class_strips(sheet: Path, classes: int, most_bytes: int) -> list[str]:
     Empty where there are no thumbnails, or where even the smallest would be too much.
     """
     try:
-        with Image.open(sheet) as opened:
-            image = opened.convert("RGB")
-    except (OSError, UnidentifiedImageError):
+        image = decode(sheet)
+    except DataError:
         return []
     if image.height % classes or image.width * classes != image.height * THUMBNAILS_A_CLASS:
         return []
