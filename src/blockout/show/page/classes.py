@@ -25,11 +25,9 @@ ROW = 14
 UNSURE = 0.05
 """A p-value above this is no evidence."""
 
-LEAD = (
-    "The expected number of branches of a class is the sum of its P: how much of the network it "
-    "uses. Beside it you see how well the class is recognised. The paper guesses that classes that "
-    "are harder to recognise get more branches; this tests the guess."
-)
+LEAD = """The expected number of branches of a class is the sum of its P: how much of the network it
+uses. Beside it you see how well the class is recognised. The paper guesses that classes that are
+harder to recognise get more branches; this tests the guess."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

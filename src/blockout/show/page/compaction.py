@@ -15,20 +15,14 @@ from blockout.show.page.drawing import curves, plain
 from blockout.show.page.section import Figure, Section, html, paragraphs
 from blockout.training.compaction import USUAL
 
-LEAD = (
-    "Nodes that share no branch need no connection. A threshold decides from which P on a node "
-    "counts as belonging to a branch: the higher it is, the fewer connections stay. Look for a "
-    "curve that stays level far to the left: less work, the same accuracy."
-)
-STAR = (
-    f"The star is the threshold of {USUAL:g}, the default of `blockout compact`. Only the layers "
-    "above the trunk are counted."
-)
-TIME_NOTE = (
-    "The diamond is the network with all connections of the layers above the trunk, timed in turns "
-    "with the compact ones. Compare how many times faster each is rather than the milliseconds, "
-    "which depend on what else the machine was doing."
-)
+LEAD = """Nodes that share no branch need no connection. A threshold decides from which P on a node
+counts as belonging to a branch: the higher it is, the fewer connections stay. Look for a curve that
+stays level far to the left: less work, the same accuracy."""
+STAR = f"""The star is the threshold of {USUAL:g}, the default of `blockout compact`. Only the
+layers above the trunk are counted."""
+TIME_NOTE = """The diamond is the network with all connections of the layers above the trunk, timed
+in turns with the compact ones. Compare how many times faster each is rather than the milliseconds,
+which depend on what else the machine was doing."""
 HOVER = (
     "threshold %{customdata[0]:.3g}<br>%{y:.2f} % right<br>"
     "multiply-adds: %{customdata[1]:.0f} % needed, %{customdata[2]:.0f} % carried out<br>"

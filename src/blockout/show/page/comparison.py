@@ -15,16 +15,12 @@ from blockout.show.page.drawing import CELLS, plain
 from blockout.show.page.section import Figure, Section, bdi, html, part
 from blockout.structure.groups import Consistency, consistency
 
-LEAD = (
-    "The share of test images that each method classifies correctly. Training depends on chance: "
-    "runs with different seeds show how much. A difference between methods that is smaller than "
-    "the spread within them means little."
-)
+LEAD = """The share of test images that each method classifies correctly. Training depends on
+chance: runs with different seeds show how much. A difference between methods that is smaller than
+the spread within them means little."""
 HEADS = ("method", "test accuracy (%)", "spread (points)", "runs", "seeds")
-SPREAD = Markup(
-    '<p class="small">Mean and standard deviation over the runs of a method, which differ only in '
-    "their seed; a single run has no spread.</p>"
-)
+SPREAD = Markup("""<p class="small">Mean and standard deviation over the runs of a method, which
+differ only in their seed; a single run has no spread.</p>""")
 SURE = 0.05
 """An agreement with a larger p-value is no better than chance."""
 

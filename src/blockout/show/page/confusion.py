@@ -22,11 +22,9 @@ SIZE = 760
 ROOM = 0.02
 """Share of an axis that the name of a group takes."""
 
-LEAD = (
-    "Each row is a class, each column what its test images were taken for; the diagonal is what is "
-    "right. Classes stand in groups, in the order of the learned hierarchy if there is one: "
-    "colour inside a square is confusion within a group, colour outside is between groups."
-)
+LEAD = """Each row is a class, each column what its test images were taken for; the diagonal is what
+is right. Classes stand in groups, in the order of the learned hierarchy if there is one: colour
+inside a square is confusion within a group, colour outside is between groups."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

@@ -13,16 +13,11 @@ from blockout.show.methods import Group, by_method
 from blockout.show.page.drawing import curves, plain, thinned
 from blockout.show.page.section import Figure, Section, bdi, html, paragraphs
 
-LEAD = (
-    "Training cost is the error that training reduces: it should fall. Accuracy is the share of "
-    "images that the network classifies correctly: it should rise, on training images and on "
-    "images that it never learned from (hold-out, test). An epoch is one pass over all training "
-    "images."
-)
-ALONG_THE_WAY = (
-    "Training accuracy is counted while the network still learns, on altered images and with nodes "
-    "left out at random, so it can be below the accuracy on other images."
-)
+LEAD = """Training cost is the error that training reduces: it should fall. Accuracy is the share of
+images that the network classifies correctly: it should rise, on training images and on images that
+it never learned from (hold-out, test). An epoch is one pass over all training images."""
+ALONG_THE_WAY = """Training accuracy is counted while the network still learns, on altered images
+and with nodes left out at random, so it can be below the accuracy on other images."""
 SPLITS = {
     "test": ("test images", "solid", PALETTE[0]),
     "holdout": ("hold-out images", "dash", PALETTE[2]),

@@ -16,13 +16,11 @@ from blockout.show.distributions import END, ends, outcome, outcomes, through_tr
 from blockout.show.page.drawing import nodes_called, thinned
 from blockout.show.page.section import Figure, Section, bdi, html, part
 
-LEAD = (
-    "P is the chance that a node belongs to a branch; every node has one P per branch. Training "
-    "starts with P near one half: nothing is decided. Where the colours part towards 0 and 1, "
-    "nodes have settled in some branches and left the others. Guided training moves P towards few "
-    "branches and fixes it at 0 or 1 on a schedule; what it learns is which branches. Move the "
-    "slider to see the distribution at other times."
-)
+LEAD = """P is the chance that a node belongs to a branch; every node has one P per branch. Training
+starts with P near one half: nothing is decided. Where the colours part towards 0 and 1, nodes have
+settled in some branches and left the others. Guided training moves P towards few branches and fixes
+it at 0 or 1 on a schedule; what it learns is which branches. Move the slider to see the
+distribution at other times."""
 MOST_SLIDES = 100
 COLOURS = [[0.0, "rgba(230,159,0,0.12)"], [0.5, "rgba(230,159,0,0.75)"], [1.0, "rgba(213,94,0,1)"]]
 TICKS = (-2, 0, 2)

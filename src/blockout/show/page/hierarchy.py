@@ -30,18 +30,14 @@ OPEN = 60
 BETWEEN = 0.012
 """Distance of two classes in one row of the tree."""
 
-LEAD = (
-    "Classes that use similar branches of the network form groups: the hierarchy that training "
-    "found. It is cut into as many groups as the data knows, or if the data knows none into as "
-    "many as fit best. A group may join several branches. Point at a class, tap it or reach it "
-    "with the Tab key to see some of its test images. In the tree, classes that join further left "
-    "are more alike in their branches."
-)
-NOTE = (
-    "Cells: the chance that the class belongs to the branch of that column, fuller for surer. "
-    "Lines have the colour of the strongest branch of the classes that they join; grey lines join "
-    "groups."
-)
+LEAD = """Classes that use similar branches of the network form groups: the hierarchy that training
+found. It is cut into as many groups as the data knows, or if the data knows none into as many as
+fit best. A group may join several branches. Point at a class, tap it or reach it with the Tab key
+to see some of its test images. In the tree, classes that join further left are more alike in their
+branches."""
+NOTE = """Cells: the chance that the class belongs to the branch of that column, fuller for
+surer. Lines have the colour of the strongest branch of the classes that they join; grey lines
+join groups."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

@@ -13,21 +13,16 @@ from blockout.show.page.drawing import EVEN, class_points, layer_called, plain
 from blockout.show.page.section import Figure, Section, in_detail
 from blockout.show.selection import with_structure
 
-LEAD = (
-    "A layer multiplies its inputs by a table of weights, with a row per output node and a column "
-    "per input node. A mask says which of these weights exist (blue) and which are zero. Blockout "
-    "draws masks made of blocks, one per branch, and learns which nodes belong to which."
-)
-EXAMPLES_NOTE = (
-    f"One draw of each method, for {NODES} nodes; rows and columns are sorted so that nodes of the "
-    f"same branches stand together. Dropout leaves one block, Blockout with {CLUSTERS} branches a "
-    "block per branch, DropConnect none at all."
-)
-LEARNED_NOTE = (
-    "The mask of the trained network, P_j P_(j-1)ᵀ / k, is the mean of the masks that training "
-    "draws: per cent of the branches that an output node and an input node share. Rows and columns "
-    "are sorted by branches: the clearer the blocks, the further the network has divided itself."
-)
+LEAD = """A layer multiplies its inputs by a table of weights, with a row per output node and a
+column per input node. A mask says which of these weights exist (blue) and which are zero. Blockout
+draws masks made of blocks, one per branch, and learns which nodes belong to which."""
+EXAMPLES_NOTE = f"""One draw of each method, for {NODES} nodes; rows and columns are sorted so that
+nodes of the same branches stand together. Dropout leaves one block, Blockout with {CLUSTERS}
+branches a block per branch, DropConnect none at all."""
+LEARNED_NOTE = """The mask of the trained network, P_j P_(j-1)ᵀ / k, is the mean of the masks
+that training draws: per cent of the branches that an output node and an input node share. Rows
+and columns are sorted by branches: the clearer the blocks, the further the network has divided
+itself."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

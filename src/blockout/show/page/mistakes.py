@@ -16,11 +16,9 @@ PAIRS, IMAGES_PER_PAIR, MOST_IMAGES = 8, 4, 60
 LARGEST = 96
 """Pixels per side of an image."""
 
-LEAD = (
-    "The pairs of classes that are confused most often, in both directions together, with the "
-    "mistakes of which the network was most certain. Below each image: what it is, what it was "
-    "taken for, and how probable the network found that."
-)
+LEAD = """The pairs of classes that are confused most often, in both directions together, with the
+mistakes of which the network was most certain. Below each image: what it is, what it was taken for,
+and how probable the network found that."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

@@ -27,16 +27,12 @@ HEIGHT, PLOTTED, WIDTH = 400, 240, 850
 PLACES_NAMED = 30
 GOLDEN_ANGLE = np.pi * (3 - 5**0.5)
 
-LEAD = (
-    "Every node is a point, and so is every class. You see them along the two directions in which "
-    "their P differ most; the axes say how much of all differences that shows. Nodes of the same "
-    "branches lie together; different colours in one place differ in what is not shown. The "
-    "colour is the strongest branch, the rim the second strongest if there is one."
-)
-OF_CLASSES = (
-    "Each point is a class; point at it for its name. Classes with the same branches lie in the "
-    "same place, spread a little so that you can see each."
-)
+LEAD = """Every node is a point, and so is every class. You see them along the two directions in
+which their P differ most; the axes say how much of all differences that shows. Nodes of the same
+branches lie together; different colours in one place differ in what is not shown. The colour is the
+strongest branch, the rim the second strongest if there is one."""
+OF_CLASSES = """Each point is a class; point at it for its name. Classes with the same branches lie
+in the same place, spread a little so that you can see each."""
 OF_BUBBLES = "Nodes with the same branches form one bubble, its area their number."
 
 

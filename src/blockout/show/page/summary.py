@@ -16,21 +16,17 @@ from blockout.show.page.section import Section, bdi, html, part
 from blockout.structure import Structure
 from blockout.training.compaction import USUAL
 
-LEAD = (
-    "Blockout trains a network whose nodes can belong to several branches, and learns for each "
-    "node the chance P that it belongs to each branch. Two nodes are connected if they share a "
-    "branch, so the network finds its own hierarchy while it trains. A branch is what the paper, "
-    "the documentation and the commands call a cluster."
-)
+LEAD = """Blockout trains a network whose nodes can belong to several branches, and learns for each
+node the chance P that it belongs to each branch. Two nodes are connected if they share a branch, so
+the network finds its own hierarchy while it trains. A branch is what the paper, the documentation
+and the commands call a cluster."""
 LEAD_WITHOUT = "An image classifier, trained without Blockout, to compare others with."
 GUIDED = " Training was guided: towards few branches per node, with {alike} in the same ones."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
 DRAWN = "Blockout, which draws new branches in every step"
 FIXED = " P was not learned: it stayed at one half, so no branches are left in the end."
-ONE_BRANCH = (
-    "each node has the same P for all {} branches, so they are one and the same; the size of P "
-    "only says how much a node counts."
-)
+ONE_BRANCH = """each node has the same P for all {} branches, so they are one and the same; the size
+of P only says how much a node counts."""
 SOFT = " Branches that start alike and are never drawn (soft) have nothing to tell them apart."
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
 BY_CHANCE = 0.05

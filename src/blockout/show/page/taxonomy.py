@@ -22,26 +22,18 @@ TALLEST = 900
 SURE = 0.01
 """A p-value below this is no chance."""
 
-LEAD = (
-    "This data comes with groups of classes{told}. {found}When the network is wrong, does it at "
-    "least stay in the right group?"
-)
+LEAD = """This data comes with groups of classes{told}. {found}When the network is wrong, does it at
+least stay in the right group?"""
 UNTOLD = " that training was not told about"
 TOLD = " that training was told about, to put their classes together (--affinity-from groups)"
 FOUND = "Did the network find them? "
-MISTAKES = Markup(
-    "<p>When an image is taken for a wrong class, is it at least one of the right group? The mean "
-    "distance of a mistake counts 1 within the group and 2 across groups.</p>"
-)
+MISTAKES = Markup("""<p>When an image is taken for a wrong class, is it at least one of the right
+group? The mean distance of a mistake counts 1 within the group and 2 across groups.</p>""")
 HEADS = ("run", "", "mistakes within the group", "by chance", "p", "mean distance")
-OVERLAP_NOTE = (
-    "Rows: learned groups; columns: known groups; numbers: classes in common. One number in each "
-    "row and column would be full agreement; a known group in many rows was torn apart."
-)
-BARS_NOTE = (
-    "Blue bars longer than grey ones: mistakes are mild, towards classes of the same group. The p "
-    "in the table says how certain that is."
-)
+OVERLAP_NOTE = """Rows: learned groups; columns: known groups; numbers: classes in common. One
+number in each row and column would be full agreement; a known group in many rows was torn apart."""
+BARS_NOTE = """Blue bars longer than grey ones: mistakes are mild, towards classes of the same
+group. The p in the table says how certain that is."""
 
 
 class _Row(NamedTuple):
