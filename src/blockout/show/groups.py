@@ -5,10 +5,9 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int64
-from scipy.cluster import hierarchy
 
 from blockout.runs import Run
-from blockout.structure.groups import similarities
+from blockout.structure.groups import class_tree
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,7 @@ def tree_of(p: Float[np.ndarray, "classes clusters"]) -> Tree:
     >>> tree_of(np.array([[.9, .1], [.1, .9], [.8, .1]])).leaves
     [0, 2, 1]
     """
-    if len(p) < 2:
-        return Tree(np.zeros((0, 2), dtype=np.int64), np.zeros(0))
-    distances = np.clip(1 - similarities(p.astype(np.float64)), 0, 2)
-    linked = hierarchy.linkage(distances[np.triu_indices(len(p), 1)], "average")
+    linked = class_tree(p)
     return Tree(linked[:, :2].astype(np.int64), linked[:, 2])
 
 

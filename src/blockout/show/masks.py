@@ -8,6 +8,7 @@ from jaxtyping import Float, Int64
 
 from blockout.masking import block_mask, draw_assignments
 from blockout.runs import Run
+from blockout.show.mistakes import cell_starts
 from blockout.structure.nodes import Layer
 
 NODES, CLUSTERS, SEED = 48, 4, 5
@@ -105,10 +106,8 @@ def order_by_code(p: Float[np.ndarray, "nodes clusters"]) -> Int64[np.ndarray, "
 
 def _fewer_rows(p: Float[np.ndarray, "nodes clusters"]) -> Float[np.ndarray, "rows clusters"]:
     """At most ``MOST_CELLS`` rows, each the mean of the rows that it stands for."""
-    if len(p) <= MOST_CELLS:
-        return p
-    starts = np.arange(MOST_CELLS) * len(p) // MOST_CELLS
-    counts = np.diff(np.append(starts, len(p)))
+    starts = cell_starts(len(p), MOST_CELLS)
+    counts = np.diff(starts, append=len(p))
     return (np.add.reduceat(p, starts, axis=0, dtype=np.float64) / counts[:, None]).astype(p.dtype)
 
 

@@ -94,12 +94,9 @@ class Sheet:
         """Cells with thin lines between them, grey where they are zero."""
         rows, columns = values.shape
         across, up = x + cell * np.arange(columns + 1), y + cell * np.arange(rows + 1)
-        shown, lines = (
-            np.ma.masked_equal(values[::-1], 0),
-            {"edgecolors": "white", "linewidth": 0.4},
-        )
-        cmap = cmap.with_extremes(bad=ZERO)
-        self.axes.pcolormesh(across, up, shown, cmap=cmap, vmin=limits[0], vmax=limits[1], **lines)
+        shown = np.ma.masked_equal(values[::-1], 0)
+        look = {"cmap": cmap.with_extremes(bad=ZERO), "edgecolors": "white", "linewidth": 0.4}
+        self.axes.pcolormesh(across, up, shown, vmin=limits[0], vmax=limits[1], **look)
         self.box(x, y, cell * columns, cell * rows, **NO_FILL)
 
     def block_matrix(

@@ -116,7 +116,7 @@ def _ranking(runs: Sequence[Run]) -> Figure:
     for i, run in enumerate(runs):
         for x, dash in zip(quartiles(_clusters(run)), ("dot", "solid", "dot"), strict=True):
             line = {"color": PALETTE[i], "width": 1.5, "dash": dash}
-            chart.add_shape(_upright(x, line))
+            chart.add_vline(x, line=line, layer="below", row=1, col=1)
     chart.update_xaxes(title_text="expected branches", rangemode="tozero", side="top", col=1)
     accuracies = {"title_text": "accuracy, %", "range": [_lowest(runs) - 3, 103]}
     chart.update_xaxes(**accuracies, side="top", col=2)
@@ -126,18 +126,12 @@ def _ranking(runs: Sequence[Run]) -> Figure:
     chart.update_layout(
         height=110 + legend + (ROW * count if named else 1400),
         updatemenus=[{"buttons": _buttons(orders, names, len(runs))}],
-        hovermode="closest",
         showlegend=len(runs) > 1,
         margin={"t": 64 + legend, "b": 20},
         legend={"orientation": "h", "y": 1, "yanchor": "top", "yref": "container"},
     )
     note = "Each row is a class. Solid line: the median of the branches; dotted: the quartiles."
     return Figure("classes-ranking", chart, note)
-
-
-def _upright(x: float, line: dict[str, Any]) -> go.layout.Shape:
-    ends = {"x0": x, "x1": x, "y0": 0, "y1": 1}
-    return go.layout.Shape(type="line", xref="x", yref="y domain", layer="below", line=line, **ends)
 
 
 def _lowest(runs: Sequence[Run]) -> float:
@@ -222,8 +216,7 @@ def _against_accuracy(runs: Sequence[Run]) -> Figure:
         )
         chart.add_trace(points)
         _add_trend(chart, clusters, accuracy, PALETTE[number])
-    chart.update_layout(height=400, hovermode="closest", margin_t=14)
-    chart.update_layout(legend={"orientation": "h", "y": -0.22})
+    chart.update_layout(height=400, margin_t=14, legend={"orientation": "h", "y": -0.22})
     chart.update_xaxes(title_text="expected branches of a class", zeroline=False)
     chart.update_yaxes(title_text="accuracy of the class, %", range=[-4, 104])
     note = "Each point is a class. If the line falls to the right, harder classes have more."

@@ -121,7 +121,6 @@ def _accuracy_figure(found: Sequence[Score], data: str, number: int) -> Figure:
     chart.update_yaxes(range=[len(found) - 0.5, -0.5], zeroline=False, automargin=True, **rows)
     margin = {"l": 60, "r": 20, "t": 14, "b": 50}
     chart.update_layout(height=114 + 55 * len(found), showlegend=False, margin=margin)
-    chart.update_layout(hovermode="closest")
     note = "Dots are runs; a diamond is the mean of a method, with one standard deviation each way."
     title = f"Test accuracy on {data}"
     return Figure(f"comparison-accuracy-{number}", chart, note, title)

@@ -64,7 +64,7 @@ def _figure(run: Run, number: int, named: bool) -> Figure:
     chart.update_xaxes(title_text="taken for", **usual, **_ticks(groups, len(shares)))
     chart.update_yaxes(title={"text": "true class", "standoff": 8}, scaleanchor="x", **usual)
     chart.update_yaxes(autorange="reversed", **_ticks(groups, len(shares)))
-    chart.update_layout(height=SIZE, hovermode="closest", margin_t=70)
+    chart.update_layout(height=SIZE, margin_t=70)
     if len(groups.names) > 1:
         edges = (np.array(groups.starts) * len(shares) / len(groups.order) - 0.5).tolist()
         square = {"type": "rect", "line": {"color": LINE, "width": 1.5}}

@@ -72,7 +72,6 @@ def _figure(name: str, seen: Distributions, run: Run) -> Figure:
         height=392,
         bargap=0,
         margin={"l": 60, "r": 20, "t": 45, "b": 62},
-        hovermode="closest",
         legend={"orientation": "h", "x": 0.72, "y": 1.02, "yanchor": "bottom"},
         sliders=[_slider(steps, shares)],
     )

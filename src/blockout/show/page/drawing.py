@@ -3,6 +3,7 @@
 import html
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,10 +51,7 @@ def plain(text: str, most: int = 80) -> str:
 
 def apart(labels: Sequence[str]) -> list[str]:
     """Labels of an axis, each with an invisible ending: no two are alike, none is a number."""
-    seen: dict[str, int] = {}
-    for label in labels:
-        seen[label] = 0
-    found = []
+    seen, found = Counter(), []
     for label in labels:
         seen[label] += 1
         found.append(label + "\u200b" * seen[label])
@@ -93,9 +91,7 @@ def thinned(count: int, most: int = MOST_TIMES) -> Int64[np.ndarray, " times"]:
     >>> thinned(7, 3).tolist(), thinned(2).tolist()
     ([0, 3, 6], [0, 1])
     """
-    if count <= most:
-        return np.arange(count)
-    return np.linspace(0, count - 1, most).round().astype(np.int64)
+    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
 
 
 def curves(traces: Sequence[go.Scatter], x: str, y: str, entries: int = 0) -> go.Figure:
@@ -112,7 +108,6 @@ def curves(traces: Sequence[go.Scatter], x: str, y: str, entries: int = 0) -> go
         margin={"l": 60, "r": 20, "t": top, "b": below + row * entries},
         showlegend=entries > 0,
         legend={"x": 0, "y": -below / PLOT_HEIGHT, "yanchor": "top"},
-        hovermode="closest",
     )
 
 

@@ -60,8 +60,9 @@ def _figure(run: Run, number: int, named: bool) -> Figure:
     chart.update_xaxes(visible=False, range=[-0.06, 1.3], fixedrange=True)
     chart.update_yaxes(visible=False, range=[-0.02, 1.12], fixedrange=True)
     chart.update_layout(height=HEIGHT, margin={"l": 10, "r": 10, "t": 20, "b": 10})
-    chart.update_layout(hovermode="closest", showlegend=False, meta={"least_width": 760})
-    chart.update_layout(shapes=shapes, annotations=words)
+    chart.update_layout(
+        showlegend=False, meta={"least_width": 760}, shapes=shapes, annotations=words
+    )
     return Figure(f"flow-{number}", chart, NOTE, run.name if named else "")
 
 

@@ -124,7 +124,7 @@ def _figure(run: Run, number: int, named: bool) -> Figure:
     chart.update_yaxes(range=[count - 0.4, -0.6], showgrid=False, zeroline=False)
     rows = {"tickmode": "array", "tickvals": list(range(count)), "ticktext": labels}
     chart.update_yaxes(**rows, tickfont_size=10, automargin=True, col=1)
-    chart.update_layout(height=130 + ROW * count, hovermode="closest", showlegend=False)
+    chart.update_layout(height=130 + ROW * count, showlegend=False)
     chart.update_layout(margin={"t": 90, "b": 20})
     return Figure(f"hierarchy-{number}", chart, NOTE, run.name if named else "")
 
@@ -160,10 +160,8 @@ def _lines(run: Run, p: np.ndarray, tree: Tree, twigs: Sequence[Sequence[int]]) 
     """
     groups = learned_groups(run)
     assert groups is not None
-    own_group, row = (
-        groups.of_class,
-        {leaf: float(i) for i, twig in enumerate(twigs) for leaf in twig},
-    )
+    own_group = groups.of_class
+    row = {leaf: float(i) for i, twig in enumerate(twigs) for leaf in twig}
     where = [(0.0, row[leaf]) for leaf in range(tree.count)]
     paths: dict[str, tuple[list[float | None], list[float | None]]] = {}
     for (a, b), height in zip(tree.merges.tolist(), tree.heights.round(4).tolist(), strict=True):

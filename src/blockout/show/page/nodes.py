@@ -76,7 +76,6 @@ def _figure(name: str, runs: Sequence[Run]) -> Figure:
     _add_legend(chart, {trace.name: trace.marker.color for trace in drawn if trace.name})
     chart.update_layout(
         height=HEIGHT,
-        hovermode="closest",
         meta={"least_width": max(480, 270 * len(runs))},
         legend={"orientation": "h", "y": -0.18},
         margin={"t": 34 if several else 14},
