@@ -60,7 +60,8 @@ def real_seconds(data: ImageData, config: TrainConfig, folder: Path) -> float:
     processes = FabricProcesses(ComputeConfig("cpu", "1"))
     engine = make_engine(config, make_model(data, config), data, processes)
     recording = Recording(config, engine, data, folder)
-    with Narrator(STEPS, 0, BATCH, silent=True) as recording.narrator:
+    recording.narrator = Narrator(STEPS, 0, BATCH, silent=True)
+    with recording.narrator.bar:
         batches = data.train.batches(BATCH, train=True)
         began = time.perf_counter()
         for _, (x, y) in zip(range(STEPS), batches, strict=False):

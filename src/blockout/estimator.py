@@ -20,7 +20,7 @@ from blockout.models.config import Method
 from blockout.structure import Structure
 from blockout.training.engine import fit, kept_random_state
 from blockout.training.evaluation import measure_statistics
-from blockout.training.processes import Alone
+from blockout.training.processes import Processes
 
 
 class BlockoutClassifier(ClassifierMixin, BaseEstimator):
@@ -113,7 +113,7 @@ class BlockoutClassifier(ClassifierMixin, BaseEstimator):
             for rows in order[: count * size].split(size):
                 yield inputs[rows], labels[rows]
 
-        with kept_random_state(Alone()):
+        with kept_random_state(Processes()):
             torch.manual_seed(seed)
             network = Head(
                 inputs.shape[1],

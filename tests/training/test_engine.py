@@ -16,7 +16,7 @@ from blockout.optimisation import parameter_groups
 from blockout.sampling import seed_draws
 from blockout.training import Diverged, Engine, Recipe, fit
 from blockout.training.engine import mixed_seed, one_cycle
-from blockout.training.processes import Alone
+from blockout.training.processes import Processes
 
 
 def make_module() -> nn.Sequential:
@@ -222,7 +222,7 @@ def test_a_recipe_names_what_is_wrong():
         Recipe(5, ema=1.0)
 
 
-class Echo(Alone):
+class Echo(Processes):
     """Two processes, of which the other one says and sees the same: means are as they were."""
 
     rank, world = 1, 2

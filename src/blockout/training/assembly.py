@@ -1,5 +1,7 @@
 """Turns a config into the parts of an engine, and checks that they fit together."""
 
+from dataclasses import fields
+
 import torch
 from torch import nn
 
@@ -20,29 +22,19 @@ def make_engine(
     steps = o.steps or config.epochs * data.train.batch_count(config.batch_size, train=True)
     return Engine(
         model.to(memory_format=torch.channels_last),  # pyright: ignore
-        _recipe(config, steps),
+        recipe_of(config, steps),
         guide=lambda module: make_guide(config, module, data, steps),
         class_weights=data.class_weights,
         processes=processes,
     )
 
 
-def _recipe(config: TrainConfig, steps: int) -> Recipe:
-    o = config.optimisation
+def recipe_of(config: TrainConfig, steps: int) -> Recipe:
+    """How the engine learns: each of its settings has the name of a flag."""
     _require_averageable(config)
-    return Recipe(
-        steps,
-        config.peak_rate,
-        weight_decay=o.weight_decay,
-        momentum=o.momentum,
-        membership_scale=o.membership_scale,
-        warmup=o.warmup,
-        label_smoothing=o.label_smoothing,
-        accumulate=o.accumulate,
-        ema=o.ema,
-        seed=o.seed,
-        own_draws=config.compute.own_draws,
-    )
+    chosen = {**vars(config.optimisation), **vars(config.compute), "lr": config.peak_rate}
+    names = [field.name for field in fields(Recipe) if field.name != "steps"]
+    return Recipe(steps, **{name: chosen[name] for name in names})
 
 
 def require_divisible(batch_size: int, parts: int) -> None:

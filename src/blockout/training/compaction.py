@@ -5,11 +5,13 @@ import copy
 import math
 import statistics
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import torch
-from msgspec.structs import replace
 from torch import Tensor, nn
 
 from blockout.compact import connected_weights, in_turns, multiply_adds, notes, to_branches
@@ -21,7 +23,8 @@ from blockout.runs import Run, RunError, TrainConfig
 from blockout.runs import folder as files
 from blockout.runs.documents import Compaction, CompactionCurve, CompactionPoint, as_json
 from blockout.runs.environment import environment
-from blockout.training.engine import Engine, Recipe, kept_random_state
+from blockout.training.assembly import recipe_of
+from blockout.training.engine import Engine, kept_random_state
 from blockout.training.evaluation import evaluate
 
 BATCH_SIZE = 256
@@ -51,7 +54,7 @@ def compact_run(
     small = compact_classifier(model, threshold, batch_size)
     if fine_tune:
         _fine_tune(small, data, run.config, fine_tune, say)
-    features = torch.randn(batch_size, _features(model))
+    features = torch.randn(batch_size, model.describe()["head"]["features"])
     dense = to_dense(model.head).eval()
     splits = {"holdout": data.holdout, "test": data.test}
     both = {
@@ -70,7 +73,7 @@ def compact_run(
         notes(small.head),
     )
     files.write_tensors(run.folder / files.COMPACT_WEIGHTS, small.state_dict())
-    about = replace(run.description, model=small.describe(), compaction=done)
+    about = msgspec.structs.replace(run.description, model=small.describe(), compaction=done)
     files.write_json(run.folder / files.COMPACT_MODEL, as_json(about))
     return done
 
@@ -92,21 +95,15 @@ def threshold_for_share(model: ImageClassifier, keep: float) -> float:
     Only multiply-adds between connected nodes are needed. The compact head may carry out a few more
     if larger blocks are faster.
     """
-    candidates = _levels(model)
-    if _needed_share(model, candidates[-1]) > keep:
+    levels = _levels(model)
+    first = bisect_left(levels, True, key=lambda level: _needed_share(model, level) <= keep)
+    if first == len(levels):
         raise RunError(
             f"--keep {keep:g} cannot be reached: even at the highest membership that occurs, "
-            f"{candidates[-1]:.3g}, {_needed_share(model, candidates[-1]):.2f} of the head's "
+            f"{levels[-1]:.3g}, {_needed_share(model, levels[-1]):.2f} of the head's "
             "multiply-adds are left; train with a smaller --budget"
         )
-    low, high = 0, len(candidates) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _needed_share(model, candidates[middle]) <= keep:
-            high = middle
-        else:
-            low = middle + 1
-    return candidates[high]
+    return levels[first]
 
 
 @torch.no_grad()
@@ -236,10 +233,6 @@ def _needed_share(model: ImageClassifier, threshold: float) -> float:
     return connected_weights(model.head, threshold) / connected_weights(model.head, 0.0)
 
 
-def _features(model: ImageClassifier) -> int:
-    return model.describe()["head"]["features"]
-
-
 def _features_of(model: ImageClassifier, split: Split) -> tuple[Tensor, Tensor]:
     """The head's input and the label of every image, to try many heads on."""
     batches = [(model.features(x), y) for x, y in split.batches(500, train=False)]
@@ -258,22 +251,20 @@ def _fine_tune(
     say: Callable[[str], object],
 ) -> None:
     """Trains for some epochs at a rate that falls to zero; connections that are gone stay gone."""
-    o, size = config.optimisation, config.batch_size
-    recipe = Recipe(
-        epochs * data.train.batch_count(size, train=True),
-        FINE_TUNING_RATE * config.peak_rate,
-        weight_decay=o.weight_decay,
-        momentum=o.momentum,
+    size, seed = config.batch_size, config.optimisation.seed
+    recipe = replace(
+        recipe_of(config, epochs * data.train.batch_count(size, train=True)),
+        lr=FINE_TUNING_RATE * config.peak_rate,
         warmup=0.0,
-        label_smoothing=o.label_smoothing,
-        seed=o.seed,
+        accumulate=1,
+        ema=0.0,
     )
     engine = Engine(model, recipe, class_weights=data.class_weights)
     engine.train()
     with kept_random_state(engine.processes):
         for epoch in range(epochs):
             began = time.perf_counter()
-            batches = data.train.batches(size, train=True, seed=o.seed, epoch=epoch)
+            batches = data.train.batches(size, train=True, seed=seed, epoch=epoch)
             loss = statistics.fmean(engine.step(x, y).loss for x, y in batches)
             seconds = time.perf_counter() - began
             say(f"fine-tuning {epoch + 1}/{epochs}: loss {loss:.3f}, {seconds:.0f} s")

@@ -41,7 +41,7 @@ from blockout.guidance import Guidance, Guide
 from blockout.layers import memberships_of
 from blockout.optimisation import MEMBERSHIP_SCALE, parameter_groups
 from blockout.sampling import seed_draws
-from blockout.training.processes import Alone, Processes
+from blockout.training.processes import Processes
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -135,7 +135,7 @@ class Engine:
         processes: Processes | None = None,
     ) -> None:
         self.module, self.recipe, self.done = module, recipe, 0
-        self.processes: Processes = processes or Alone()
+        self.processes = processes or Processes()
         self._model = self.processes.wrap_module(module)
         self.averaged = None
         if recipe.ema:
@@ -351,7 +351,7 @@ def fit(
     """
     plan = Recipe(steps, lr, **recipe)
     make = partial(Guide, steps=steps, guidance=guide) if isinstance(guide, Guidance) else guide
-    with kept_random_state(processes or Alone()):
+    with kept_random_state(processes or Processes()):
         torch.manual_seed(plan.seed)
         engine = Engine(module, plan, guide=make, class_weights=class_weights, processes=processes)
         engine.train()

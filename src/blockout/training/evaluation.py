@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockout.data import Split
-from blockout.training.processes import Alone, Processes
+from blockout.training.processes import Processes
 
 TOP = 5
 LARGEST_BATCH = 500
 RECALIBRATION_BATCHES = 20
 NORMALISATIONS = nn.modules.batchnorm._BatchNorm
-ALONE = Alone()
+ALONE = Processes()
 
 
 @dataclass(frozen=True)

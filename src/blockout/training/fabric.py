@@ -3,7 +3,7 @@
 import atexit
 import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from lightning import Fabric
@@ -13,35 +13,24 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from blockout.runs.config import ComputeConfig
-
-T = TypeVar("T")
+from blockout.training.processes import Processes, T
 
 _FREEING_SECONDS = 0.5  # a waiting thread takes the lock at once; a busy machine schedules it late
 
 
-class FabricProcesses:
+class FabricProcesses(Processes):
     """``Processes`` on whatever devices and machines Fabric supports."""
 
     def __init__(self, compute: ComputeConfig) -> None:
         """Starts the processes: what follows runs in each of them."""
         self._fabric = make_fabric(compute)
         self._fabric.launch()
+        super().__init__(self._fabric.device)
+        self.rank, self.world = self._fabric.global_rank, self._fabric.world_size
         # Fabric's modules return torch's default dtype. Its context makes that float64.
         self._exact = compute.precision.startswith("64")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             atexit.register(_leave)
-
-    @property
-    def device(self) -> torch.device:
-        return self._fabric.device
-
-    @property
-    def rank(self) -> int:
-        return self._fabric.global_rank
-
-    @property
-    def world(self) -> int:
-        return self._fabric.world_size
 
     def wrap_module(self, module: nn.Module) -> nn.Module:
         return self._fabric.setup_module(module)

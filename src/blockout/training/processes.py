@@ -1,11 +1,11 @@
 """Where training runs: the device, the precision and the processes that share the work.
 
-The engine asks for no more than ``Processes``. ``Alone`` is one process in plain torch; Lightning
+The engine asks for no more than ``Processes``, which is one process in plain torch. Lightning
 Fabric, for everything else, is in ``training.fabric``.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,55 +13,16 @@ from torch import Tensor, nn
 T = TypeVar("T")
 
 
-class Processes(Protocol):
-    """The processes that share one training run, as seen from one of them."""
+class Processes:
+    """The processes that share one training run, as seen from one of them.
 
-    @property
-    def device(self) -> torch.device:
-        """Where this process computes."""
-        ...
+    Here there is only one, on one device, in the module's own precision.
 
-    @property
-    def rank(self) -> int:
-        """The number of this process; the first is 0."""
-        ...
-
-    @property
-    def world(self) -> int:
-        """How many processes there are."""
-        ...
-
-    def wrap_module(self, module: nn.Module) -> nn.Module:
-        """Moves the module to the device in place; returns what to call for a forward pass."""
-        ...
-
-    def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> Any:
-        """Returns the object whose ``step`` and ``zero_grad`` to call."""
-        ...
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass."""
-        ...
-
-    def no_backward_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
-        """While enabled, gradients add up in each process and are not exchanged."""
-        ...
-
-    def backward(self, loss: Tensor) -> None:
-        """Computes gradients; they are averaged over the processes."""
-        ...
-
-    def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
-        """The mean or the sum of a tensor over the processes."""
-        ...
-
-    def broadcast(self, value: T) -> T:
-        """The first process's value, on every process."""
-        ...
-
-
-class Alone:
-    """One process on one device, in the module's own precision."""
+    Attributes:
+        device: where this process computes.
+        rank: the number of this process; the first is 0.
+        world: how many processes there are.
+    """
 
     rank, world = 0, 1
 
@@ -69,22 +30,29 @@ class Alone:
         self.device = torch.device(device)
 
     def wrap_module(self, module: nn.Module) -> nn.Module:
+        """Moves the module to the device in place; returns what to call for a forward pass."""
         return module.to(self.device)
 
-    def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> Any:
+        """Returns the object whose ``step`` and ``zero_grad`` to call."""
         return optimizer
 
     def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
         return nullcontext()
 
     def no_backward_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+        """While enabled, gradients add up in each process and are not exchanged."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
+        """Computes gradients; they are averaged over the processes."""
         loss.backward()
 
     def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
+        """The mean or the sum of a tensor over the processes."""
         return tensor
 
     def broadcast(self, value: T) -> T:
+        """The first process's value, on every process."""
         return value

@@ -2,8 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,18 +39,6 @@ class Narrator:
         self.task = self.bar.add_task("", total=total, completed=done, epoch=1, text="")
         self._mark = (time.perf_counter(), done)
         self.speed = 0.0
-
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)

@@ -67,7 +67,8 @@ class Recording:
         """Trains to the end, unless a signal stops it."""
         done, first = self.engine.done, self.processes.rank == 0
         on_first_process(self.processes, self._begin_records)
-        with Narrator(self.steps, done, self.batch_size, not first) as self.narrator:
+        self.narrator = Narrator(self.steps, done, self.batch_size, silent=not first)
+        with self.narrator.bar:
             self._introduce()
             with self.pending.noted():
                 while self.engine.done < self.steps:
