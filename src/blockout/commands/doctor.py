@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-import time
+import platform
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 
 import blockout
 from blockout.commands.flags import Parser
+from blockout.compact import in_turns
 
 NEEDED = (
     "torch",
@@ -62,18 +63,13 @@ class Finding(NamedTuple):
 
 def diagnose() -> Iterator[Finding]:
     """All findings, most basic first. A problem keeps something from working."""
-    yield Finding("ok", f"blockout {blockout.__version__}, {_python()}")
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Finding("ok", f"blockout {blockout.__version__}, {system}")
     yield from _packages()
     yield from _torchvision()
     yield from _devices()
     yield _bfloat16()
     yield from _data()
-
-
-def _python() -> str:
-    import platform
-
-    return f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
 
 
 def _packages() -> Iterator[Finding]:
@@ -119,7 +115,10 @@ def _devices() -> Iterator[Finding]:
 
 def _bfloat16() -> Finding:
     """Some CPUs compute in bfloat16 by emulation."""
-    ratio = _time(torch.bfloat16) / _time(torch.float32)
+    wide = torch.randn(512, 512)
+    half = wide.bfloat16()
+    taken = in_turns([lambda: half @ half, lambda: wide @ wide], rounds=(5, 5), seconds=1.0)
+    ratio = min(taken[0]) / min(taken[1])
     if ratio > 1:
         return Finding(
             "note",
@@ -127,17 +126,6 @@ def _bfloat16() -> Finding:
             "stay with --precision 32-true here",
         )
     return Finding("ok", f"bfloat16 takes {ratio:.2f} of the time of float32 on this CPU")
-
-
-def _time(dtype: torch.dtype) -> float:
-    a = torch.randn(512, 512).to(dtype)
-    torch.mm(a, a)
-    best = float("inf")
-    for _ in range(5):
-        began = time.perf_counter()
-        torch.mm(a, a)
-        best = min(best, time.perf_counter() - began)
-    return best
 
 
 def _data() -> Iterator[Finding]:

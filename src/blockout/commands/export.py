@@ -28,7 +28,9 @@ def run(arguments: list[str]) -> int:
     if values.out is not None and values.out.suffix.lower() != f".{values.format}":
         refuse("blockout export", f"--out must end in .{values.format}, got {values.out}")
     opened = open_run(values.folder)
-    trained = _compact(opened, values) if values.compact else opened.network(_weights(values))
+    trained = (
+        _compact(opened, values) if values.compact else opened.network(values.weights or "final")
+    )
     from blockout.export import BATCHES, TOLERANCE, export
 
     name = "model-compact" if values.compact else "model"
@@ -59,12 +61,8 @@ def _compact(run: "Run", values: argparse.Namespace) -> "TrainedModel":
             )
         return run.network("compact")
     print(f"compacting at a threshold of {USUAL:g}; `blockout compact` can choose another")
-    trained = run.network(_weights(values))
+    trained = run.network(values.weights or "final")
     return replace(trained, model=compact_classifier(trained.model, USUAL, BATCH_SIZE))
-
-
-def _weights(values: argparse.Namespace) -> str:
-    return values.weights or "final"
 
 
 def _parser() -> Parser:

@@ -3,8 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
 
-from blockout.structure.nodes import ClassGroup, Code, Layer, NodeSet, on_one_line, role_of
+from blockout.structure.nodes import Code, NodeSet, on_one_line, role_of
+
+if TYPE_CHECKING:
+    from blockout.structure.structure import Structure
 
 NAMES_SHOWN, NAMES_A_LINE = 12, 4
 PLAIN = frozenset(" -_.,:()/+*'=!?@~^|{}[]")
@@ -26,19 +31,7 @@ class Box:
         return set(self.codes) == {()}
 
 
-@dataclass(frozen=True)
-class Classes:
-    """The set of nodes that are classes, shown by name."""
-
-    set_name: str
-    names: Sequence[str]
-    groups: Sequence[ClassGroup] = ()
-    """Drawn in place of codes if there are too many codes."""
-
-
-def as_dot(
-    sets: Mapping[str, NodeSet], layers: Sequence[Layer], classes: Classes, most: int
-) -> str:
+def as_dot(structure: "Structure", most: int) -> str:
     """For Graphviz: `dot -Tsvg`. A dashed edge connects only some pairs of its two boxes.
 
     A set with at most ``most`` codes has one box per code: the nodes that belong to exactly these
@@ -46,34 +39,32 @@ def as_dot(
     several boxes; classes are drawn in groups instead. Nodes without clusters have a box without
     edges.
     """
-    boxes = _boxes(sets, classes, most)
+    boxes = _boxes(structure, most)
     lines = ["digraph blockout {", "  rankdir=LR; node [shape=box];"]
-    for number, (name, nodes) in enumerate(sets.items()):
-        title = _in_dot(_title(nodes, layers, classes))
+    for number, (name, nodes) in enumerate(structure.sets.items()):
+        title = _in_dot(_title(structure, nodes))
         lines += [f"  subgraph cluster_{number} {{", f'    label="{title}";']
         for box in boxes[name]:
             style = ", style=dotted" if box.unconnected else ""
             label = "\\n".join(_in_dot(line) for line in box.lines)
             lines.append(f'    {box.id} [label="{label}"{style}];')
         lines.append("  }")
-    for start, end, share in _edges(boxes, layers):
+    for start, end, share in _edges(boxes, structure):
         lines.append(f"  {start.id} -> {end.id}{'' if share == 1 else ' [style=dashed]'};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def as_mermaid(
-    sets: Mapping[str, NodeSet], layers: Sequence[Layer], classes: Classes, most: int
-) -> str:
+def as_mermaid(structure: "Structure", most: int) -> str:
     """For Mermaid, as used in Markdown; the same boxes and edges as ``as_dot``."""
-    boxes = _boxes(sets, classes, most)
+    boxes = _boxes(structure, most)
     lines = ["flowchart LR"]
-    for number, (name, nodes) in enumerate(sets.items()):
-        lines.append(f'  subgraph s{number}["{_in_mermaid(_title(nodes, layers, classes))}"]')
+    for number, (name, nodes) in enumerate(structure.sets.items()):
+        lines.append(f'  subgraph s{number}["{_in_mermaid(_title(structure, nodes))}"]')
         for box in boxes[name]:
             label = "<br/>".join(_in_mermaid(line) for line in box.lines)
             lines.append(f'    {box.id}["{label}"]')
         lines.append("  end")
-    for start, end, share in _edges(boxes, layers):
+    for start, end, share in _edges(boxes, structure):
         lines.append(f"  {start.id} {'-->' if share == 1 else '-.->'} {end.id}")
     return "\n".join(lines) + "\n"
 
@@ -90,26 +81,20 @@ def connected_share(inputs: Mapping[Code, int], outputs: Mapping[Code, int]) -> 
     return together / (sum(inputs.values()) * sum(outputs.values()))
 
 
-def too_many_codes(nodes: NodeSet, most: int) -> bool:
-    """Whether a diagram with ``most`` boxes per set cannot draw every code."""
-    return sum(1 for code in nodes.nodes_by_code if code) > most
-
-
-def _boxes(sets: Mapping[str, NodeSet], classes: Classes, most: int) -> dict[str, list[Box]]:
+def _boxes(structure: "Structure", most: int) -> dict[str, list[Box]]:
     if most < 1:
         raise ValueError(f"a set of nodes needs at least one box, got most={most}")
     found = {}
-    for number, (name, nodes) in enumerate(sets.items()):
-        names = classes.names if name == classes.set_name else None
-        if not too_many_codes(nodes, most):
+    for number, (name, nodes) in enumerate(structure.sets.items()):
+        names = structure.classes if name == structure.class_set.name else None
+        if sum(1 for code in nodes.nodes_by_code if code) <= most:
             contents = list(_code_boxes(nodes, names))
-        elif names is not None and classes.groups:
-            contents = list(_group_boxes(nodes, names, classes.groups))
+        elif names is not None:
+            contents = list(_group_boxes(structure))
         else:
             contents = list(_cluster_boxes(nodes))
         if nodes.without_cluster:
-            lines = ["no cluster", *_who(nodes.without_cluster, names)]
-            contents.append(({(): 1}, lines))
+            contents.append(({(): 1}, ["no cluster", *_who(nodes.without_cluster, names)]))
         found[name] = [
             Box(f"n{number}_{i}", codes, tuple(lines)) for i, (codes, lines) in enumerate(contents)
         ]
@@ -134,14 +119,12 @@ def _cluster_boxes(nodes: NodeSet) -> Iterator[Contents]:
             yield {(cluster,): size}, lines
 
 
-def _group_boxes(
-    nodes: NodeSet, names: Sequence[str], groups: Sequence[ClassGroup]
-) -> Iterator[Contents]:
-    for group in groups:
-        living = [member for member in group.members if nodes.codes[member]]
-        if living:
-            codes = Counter(nodes.codes[member] for member in living)
-            yield dict(codes), [f"group {group.name}", *_who(living, names)]
+def _group_boxes(structure: "Structure") -> Iterator[Contents]:
+    codes = structure.class_set.codes
+    for group in structure.class_groups:
+        if living := [member for member in group.members if codes[member]]:
+            lines = [f"group {group.name}", *_who(living, structure.classes)]
+            yield dict(Counter(codes[member] for member in living)), lines
 
 
 def _who(members: Sequence[int], names: Sequence[str] | None) -> list[str]:
@@ -161,20 +144,18 @@ def _listed(names: Sequence[str]) -> list[str]:
     return [", ".join(row) for row in rows] + ([f"and {rest} more"] if rest else [])
 
 
-def _title(nodes: NodeSet, layers: Sequence[Layer], classes: Classes) -> str:
-    what = "classes, " if nodes.name == classes.set_name else ""
-    return f"{nodes.name}: {nodes.nodes} {what}{role_of(nodes.name, layers)}"
+def _title(structure: "Structure", nodes: NodeSet) -> str:
+    what = "classes, " if nodes.name == structure.class_set.name else ""
+    return f"{nodes.name}: {nodes.nodes} {what}{role_of(nodes.name, structure.layers)}"
 
 
 def _edges(
-    boxes: Mapping[str, list[Box]], layers: Sequence[Layer]
+    boxes: Mapping[str, list[Box]], structure: "Structure"
 ) -> Iterator[tuple[Box, Box, float]]:
-    drawn = dict.fromkeys((layer.inputs, layer.outputs) for layer in layers)
-    for inputs, outputs in drawn:
-        for start in boxes[inputs]:
-            for end in boxes[outputs]:
-                if share := connected_share(start.codes, end.codes):
-                    yield start, end, share
+    drawn = dict.fromkeys((layer.inputs, layer.outputs) for layer in structure.layers)
+    for start, end in (pair for i, o in drawn for pair in product(boxes[i], boxes[o])):
+        if share := connected_share(start.codes, end.codes):
+            yield start, end, share
 
 
 def _in_dot(text: str) -> str:

@@ -1,7 +1,6 @@
 """What sets of nodes and the layers between them look like at a threshold."""
 
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -61,13 +60,11 @@ class NodeSet:
     @cached_property
     def nodes_by_code(self) -> dict[Code, tuple[int, ...]]:
         """The nodes of each code that occurs, the most frequent code first."""
-        counts = Counter(self.codes)
-        found: dict[Code, list[int]] = {
-            code: [] for code in sorted(counts, key=lambda code: (-counts[code], code))
-        }
+        found: dict[Code, list[int]] = {}
         for node, code in enumerate(self.codes):
-            found[code].append(node)
-        return {code: tuple(nodes) for code, nodes in found.items()}
+            found.setdefault(code, []).append(node)
+        ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+        return {code: tuple(nodes) for code, nodes in ordered}
 
     @property
     def without_cluster(self) -> tuple[int, ...]:

@@ -148,15 +148,14 @@ class Structure:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not a structure in JSON: {error}") from error
-        return cls._from_document(text, str(path))
+        return cls.from_json(text, str(path))
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """From the text of ``to_json``; what is ``derived`` there is computed again."""
-        return cls._from_document(text, "the text")
+    def from_json(cls, text: str, source: str = "the text") -> Self:
+        """From the text of ``to_json``; what is ``derived`` there is computed again.
 
-    @classmethod
-    def _from_document(cls, text: str, source: str) -> Self:
+        Error messages call the text ``source``.
+        """
         parts = sources.parts_of_document(text, source)
         try:
             return cls(**parts)
@@ -301,11 +300,11 @@ class Structure:
 
     def to_dot(self, most: int = 8) -> str:
         """The branching network for Graphviz; sets with more than ``most`` codes by cluster."""
-        return diagrams.as_dot(self.sets, self.layers, self._drawn_classes(most), most)
+        return diagrams.as_dot(self, most)
 
     def to_mermaid(self, most: int = 8) -> str:
         """The branching network for Mermaid; sets with more than ``most`` codes by cluster."""
-        return diagrams.as_mermaid(self.sets, self.layers, self._drawn_classes(most), most)
+        return diagrams.as_mermaid(self, most)
 
     def __str__(self) -> str:
         return as_text(self)
@@ -316,11 +315,6 @@ class Structure:
             f"Structure({len(self.sets)} sets of nodes, {len(self.classes)} classes, threshold "
             f"{self.threshold:g}: {weights})"
         )
-
-    def _drawn_classes(self, most: int) -> diagrams.Classes:
-        grouped = diagrams.too_many_codes(self.class_set, most)
-        groups = self.class_groups if grouped else ()
-        return diagrams.Classes(self.class_set.name, self.classes, groups)
 
     def _p(self) -> "np.ndarray":
         """P of the classes in float64."""
