@@ -2,12 +2,10 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from blockout.structure.nodes import ClassGroup, Cost, on_one_line, role_of
 
@@ -19,21 +17,12 @@ WIDTH, NAMES_SHOWN, CLUSTERS_SHOWN = 96, 60, 12
 NO_BREAK = "\u00a0"
 
 
-@dataclass(frozen=True)
-class GroupUse:
-    """A group of classes, and the nodes of each set that have a path to it."""
-
-    group: ClassGroup
-    reached: dict[str, Bool[Tensor, "nodes"]]
-
-
 def as_text(structure: "Structure") -> str:
     """Groups of classes by name, what they share, which nodes are dead and how much is left."""
-    uses = [GroupUse(g, structure.reached_by(g.members)) for g in structure.class_groups]
     parts = [
         _opening(structure),
-        _groups(uses, structure.classes) + _lost(structure),
-        _sharing(uses, structure),
+        _groups(structure) + _lost(structure),
+        _sharing(structure),
         _sets(structure),
         _costs(structure),
     ]
@@ -77,15 +66,12 @@ def _opening(structure: "Structure") -> list[str]:
     return textwrap.wrap(text, WIDTH)
 
 
-def _groups(uses: Sequence[GroupUse], classes: Sequence[str]) -> list[str]:
-    count = len(uses)
+def _groups(structure: "Structure") -> list[str]:
+    count = len(structure.class_groups)
     lines = [f"{count} group{'s' if count > 1 else ''} of classes with similar memberships"]
-    for use in uses:
-        group = use.group
-        names = [on_one_line(classes[c]) for c in group.members[:NAMES_SHOWN]]
-        rest = len(group.members) - len(names)
+    for group in structure.class_groups:
         head = f"  {group.name:<2} {len(group.members):>4}  "
-        lines += _wrapped(names, rest, head)
+        lines += _named(structure, group.members, head)
         lines.append(" " * len(head) + f"[{_clusters(group)}]")
     return lines
 
@@ -93,14 +79,14 @@ def _groups(uses: Sequence[GroupUse], classes: Sequence[str]) -> list[str]:
 def _lost(structure: "Structure") -> list[str]:
     """Dead classes, which the network can no longer recognise."""
     dead = (~structure.alive[structure.class_set.name]).nonzero().flatten().tolist()
-    if not dead:
-        return []
-    names = [on_one_line(structure.classes[c]) for c in dead[:NAMES_SHOWN]]
-    return _wrapped(names, len(dead) - len(names), "  Nothing of the input reaches these classes: ")
+    head = "  Nothing of the input reaches these classes: "
+    return _named(structure, dead, head) if dead else []
 
 
-def _wrapped(names: Sequence[str], rest: int, head: str) -> list[str]:
-    """Names after a heading; no name is broken in two."""
+def _named(structure: "Structure", classes: Sequence[int], head: str) -> list[str]:
+    """Names of classes after a heading; no name is broken in two."""
+    names = [on_one_line(structure.classes[c]) for c in classes[:NAMES_SHOWN]]
+    rest = len(classes) - len(names)
     whole = ", ".join(name.replace(" ", NO_BREAK) for name in names)
     lines = textwrap.wrap(
         whole + (f" and {rest} more" if rest else ""),
@@ -130,34 +116,30 @@ def _clusters(group: ClassGroup) -> str:
     return f"some in cluster {', '.join(counts)}" if counts else "in no cluster at all"
 
 
-def _sharing(uses: Sequence[GroupUse], structure: "Structure") -> list[str]:
+def _sharing(structure: "Structure") -> list[str]:
     """How many nodes serve all groups, several, or one; which groups share no cluster."""
+    groups = structure.class_groups
+    reached = [structure.reached_by(group.members) for group in groups]
     rows = [["", "all groups", "several", "one alone", "none"]]
     for name in structure.sets:
         if name == structure.class_set.name:
             continue
-        served = torch.stack([use.reached[name] for use in uses]).sum(0)
-        every, none = int((served == len(uses)).sum()), int((served == 0).sum())
-        one = int((served == 1).sum()) if len(uses) > 1 else 0
+        served = torch.stack([by_group[name] for by_group in reached]).sum(0)
+        every, none = int((served == len(groups)).sum()), int((served == 0).sum())
+        one = int((served == 1).sum()) if len(groups) > 1 else 0
         several = len(served) - every - one - none
         rows.append([name, *map(str, (every, several, one, none))])
     title = "What is shared, what is separate: nodes with a path to the classes of"
-    return [title, *_table(rows, left=(0,)), *_separate(uses)]
+    return [title, *_table(rows, left=(0,)), *_separate(groups)]
 
 
-def _separate(uses: Sequence[GroupUse]) -> list[str]:
-    clusters = {u.group.name: {*u.group.clusters_of_all, *u.group.clusters_of_some} for u in uses}
-    names = list(clusters)
-    apart = [
-        f"{a}|{b}"
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        if clusters[a].isdisjoint(clusters[b])
-    ]
-    pairs = len(names) * (len(names) - 1) // 2
+def _separate(groups: Sequence[ClassGroup]) -> list[str]:
+    clusters = {g.name: {*g.clusters_of_all, *g.clusters_of_some} for g in groups}
+    pairs = list(combinations(clusters, 2))
     if not pairs:
         return []
-    text = f"{len(apart)} of the {pairs} pairs of groups share no cluster"
+    apart = [f"{a}|{b}" for a, b in pairs if clusters[a].isdisjoint(clusters[b])]
+    text = f"{len(apart)} of the {len(pairs)} pairs of groups share no cluster"
     if apart:
         more = f" and {len(apart) - 12} more" if len(apart) > 12 else ""
         text += f": {' '.join(apart[:12])}{more}"
