@@ -116,7 +116,7 @@ def _ranking(runs: Sequence[Run]) -> Figure:
     for i, run in enumerate(runs):
         for x, dash in zip(quartiles(_clusters(run)), ("dot", "solid", "dot"), strict=True):
             line = {"color": PALETTE[i], "width": 1.5, "dash": dash}
-            chart.add_vline(x, line=line, layer="below", row=1, col=1)
+            chart.add_vline(x, line=line, layer="below", row=1, col=1)  # pyright: ignore
     chart.update_xaxes(title_text="expected branches", rangemode="tozero", side="top", col=1)
     accuracies = {"title_text": "accuracy, %", "range": [_lowest(runs) - 3, 103]}
     chart.update_xaxes(**accuracies, side="top", col=2)
