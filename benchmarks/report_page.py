@@ -22,6 +22,7 @@ from plotly.offline import get_plotlyjs
 from blockout.data import DataConfig
 from blockout.models import ModelConfig
 from blockout.runs import folder as files
+from blockout.runs import logs
 from blockout.runs.documents import Description, as_json
 from blockout.runs.environment import environment
 from blockout.runs.run import Run
@@ -128,7 +129,7 @@ def _write_metrics(folder: Path, chance: np.random.Generator, nodes: int, classe
         histograms.append({"step": step, **said})
     for name, entries in ((files.METRICS, lines), (files.DISTRIBUTIONS, histograms)):
         for entry in entries:
-            files.append_line(folder / name, entry)
+            logs.append(folder / name, entry)
 
 
 def _distribution(chance: np.random.Generator, nodes: int, part: float) -> dict[str, Any]:

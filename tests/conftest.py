@@ -1,6 +1,5 @@
 """Settings for the whole suite: one thread, seeded chance, bounded hypothesis."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -32,8 +31,6 @@ def folder_of_a_run():
     """Writes what a finished run leaves behind, as far as its structure is concerned."""
 
     def write(folder: Path, classes, memberships, *, method="blockout", groups=None) -> Path:
-        from safetensors.torch import save_file
-
         from blockout.runs import TrainConfig
         from blockout.runs import folder as files
         from blockout.runs.documents import FORMAT, Description, Result, Scores, as_json
@@ -58,8 +55,8 @@ def folder_of_a_run():
             files.CONFIG: config,
         }
         for name, content in documents.items():
-            (folder / name).write_text(json.dumps(content))
-        save_file(memberships, folder / files.MEMBERSHIPS)
+            files.write_json(folder / name, content)
+        files.write_tensors(folder / files.MEMBERSHIPS, memberships)
         return folder
 
     return write

@@ -1,22 +1,34 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the leftovers of processes that were killed."""
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Calls ``write`` on a temporary file beside ``path`` and moves the result into place.
 
-    If anything fails, ``path`` stays as it was and the error is raised.
+    If anything fails, ``path`` stays as it was and the error is raised. What killed processes have
+    left of earlier attempts is deleted.
     """
+    remove_litter(path.parent, [path.name])
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(beside)
+        with _marked_as_living(beside):
+            write(beside)
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(beside, path)
+        _sync_folder(path.parent)
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -28,3 +40,63 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     except OSError as error:
         raise OSError(f"cannot write {path}: {error.strerror}; choose another file") from error
+
+
+def remove_litter(folder: Path, names: Iterable[str]) -> None:
+    """Deletes what processes that are gone were writing in place of these names.
+
+    A file of a process that lives stays: here, by its number; on other machines that share the
+    folder, by the lock that it holds.
+    """
+    wanted = set(names)
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(folder):
+            stem, _, pid = entry.rpartition(".")
+            if stem[:1] == "." and stem[1:] in wanted and pid.isdecimal() and _is_gone(int(pid)):
+                _remove_unlocked(folder / entry)
+
+
+@contextlib.contextmanager
+def _marked_as_living(path: Path) -> Iterator[None]:
+    """Inside, this process holds a lock on the file, which ends with the process."""
+    if fcntl is None:
+        yield
+        return
+    with path.open("ab") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _remove_unlocked(path: Path) -> None:
+    assert fcntl is not None
+    with contextlib.suppress(OSError), path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether no process on this machine has this number."""
+    if fcntl is None or pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename survive a power cut."""
+    if fcntl is None:
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(opened)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from blockout.runs.folder import write_json
+
 TINY = [
     "train", "--per-class", "8", "--width", "0.1", "--nodes", "16", "--clusters", "2",
     "--steps", "3", "--batch-size", "16",
@@ -156,7 +158,7 @@ def test_evaluate_repeats_the_result_of_training(said, run):
 def test_evaluate_refuses_images_that_are_not_the_runs(said, run):
     config = json.loads((run / "model.json").read_text())
     config["classes"] = config["classes"][::-1]
-    (run / "model.json").write_text(json.dumps(config))
+    write_json(run / "model.json", config)
     code, _, complaint = said("evaluate", run)
     assert code == 1 and "are not those of the run" in complaint
 
@@ -169,7 +171,7 @@ def test_evaluation_over_draws_repeats_itself(said, run):
 
 def test_an_empty_holdout_is_said(said, run):
     config = json.loads((run / "config.json").read_text()) | {"holdout": 0}
-    (run / "config.json").write_text(json.dumps(config))
+    write_json(run / "config.json", config)
     code, _, err = said("evaluate", run, "--split", "holdout")
     assert code == 1 and "no images in its holdout split (--holdout 0)" in err
 
@@ -195,12 +197,12 @@ def test_predict_names_a_corrupt_file(said, run, tmp_path):
         ("result.json", None, "is not finished"),
         ("config.json", None, "is not the folder of a run"),
         ("config.json", b"[]", "config.json is damaged"),
-        ("model.json", None, "trained from Python with a model of its own"),
+        ("model.json", None, "model.json is missing"),
         ("model.json", b"{", "model.json is damaged"),
         ("model.json", b"[]", "model.json is damaged"),
         ("model.json", b'{"format": 1}', "model.json is damaged"),
-        ("final.safetensors", None, "final.safetensors is missing or damaged"),
-        ("final.safetensors", b"short", "final.safetensors is missing or damaged"),
+        ("final.safetensors", None, "final.safetensors is missing"),
+        ("final.safetensors", b"short", "final.safetensors is damaged"),
     ],
 )
 def test_a_damaged_run_is_exit_1_and_one_line(said, run, name, content, complaint):

@@ -6,10 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from blockout.runs import Run, RunError
 from blockout.runs import folder as files
 from blockout.training import ModelConfig, train
+from blockout.training.checkpoint import read as read_checkpoint
 
 from ..training.conftest import make_config, make_images
 
@@ -26,7 +28,10 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def folder(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "run")
+    """A copy to change: without digests, as runs of before."""
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / files.DIGESTS).unlink()
+    return folder
 
 
 def test_a_finished_run_tells_everything(finished):
@@ -80,6 +85,38 @@ def test_a_run_of_before_with_values_left_open_is_completed(folder):
     assert Run.open(folder).network().classes == run.classes
 
 
+@pytest.mark.parametrize("name", sorted(files.READ_BACK & {*files.TRAINED, files.CONFIG}))
+def test_one_flipped_bit_in_any_file_is_noticed(finished, tmp_path, name):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(RunError, match=f"{name} is damaged"):
+        read_everything(folder)
+
+
+def read_everything(folder):
+    """As all commands together do."""
+    run = Run.open(folder)
+    run.network("final")
+    run.network("best")
+    assert run.thumbnails is not None
+    read_checkpoint(folder / files.CHECKPOINT)
+
+
+@pytest.mark.parametrize("name", ["model.json", "metrics.jsonl", "predictions.safetensors"])
+def test_a_file_that_a_finished_run_has_lost_is_named(finished, tmp_path, name):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / name).unlink()
+    with pytest.raises(RunError, match=f"{name} is missing. Restore it"):
+        Run.open(folder)
+
+
+def test_files_without_digests_are_told(finished, folder):
+    assert Run.open(finished).unnoticed == ""
+    assert "best.safetensors, checkpoint.pt, config.json and 9 more" in Run.open(folder).unnoticed
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -99,7 +136,7 @@ def test_a_run_of_before_with_values_left_open_is_completed(folder):
 )
 def test_a_damaged_file_is_named(folder, name, text):
     (folder / name).write_text(text)
-    with pytest.raises(RunError, match=f"{name} is damaged"):
+    with pytest.raises(RunError, match=rf"{name} is damaged"):
         Run.open(folder)
 
 
@@ -157,3 +194,19 @@ def test_a_fixed_p_is_no_learned_structure(folder):
     run = Run.open(folder)
     assert run.memberships == {} and run.structure is None and not run.learned
     assert run.require_structure().classes == run.classes
+
+
+def test_thumbnails_are_strips_of_square_images(folder):
+    strips = Run.open(folder).thumbnails
+    assert strips.shape == (4, 28, 4 * 28, 3)
+    assert strips[0, ..., 0].mean() > strips[0, ..., 1].mean()  # red
+    assert strips[2, ..., 2].mean() > strips[2, ..., 1].mean()  # blue
+    for damage in (b"no image", (folder / files.THUMBNAILS).read_bytes()[:900]):
+        (folder / files.THUMBNAILS).write_bytes(damage)
+        with pytest.raises(RunError, match=r"thumbnails.png is damaged"):
+            _ = Run.open(folder).thumbnails
+    Image.new("RGB", (4 * 28, 5 * 28)).save(folder / files.THUMBNAILS)
+    with pytest.raises(RunError, match="no row of images for each of 4 classes"):
+        _ = Run.open(folder).thumbnails
+    (folder / files.THUMBNAILS).unlink()
+    assert Run.open(folder).thumbnails is None

@@ -1,11 +1,15 @@
 """A training run begins in a folder of its own, or continues the same run."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from blockout.runs import RunError
-from blockout.runs.folder import read_json, write_json
+from blockout.runs.documents import read_document
+from blockout.runs.folder import DIGESTS, EVERYTHING, LOCK, write_json
+from blockout.runs.lock import held
 from blockout.runs.start import open_folder
 
 from ..training.conftest import make_config, make_images
@@ -13,14 +17,21 @@ from ..training.conftest import make_config, make_images
 
 def begin(folder, *, images=None, **values):
     images = images or make_images()
-    open_folder(folder, make_config(folder, **values).for_images(images), images)
+    with open_folder(folder, make_config(folder, **values).for_images(images), images):
+        pass
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
 
 
 def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
-    (tmp_path / ".checkpoint.pt.4711").write_text("half")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / f".checkpoint.pt.{gone.pid}").write_text("half")
     (tmp_path / ".mine").write_text("mine")
     begin(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {".mine", "config.json"}
+    assert names(tmp_path) == {".mine", "config.json", DIGESTS, LOCK}
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(tmp_path):
@@ -38,7 +49,7 @@ def test_restart_deletes_nothing_of_a_folder_that_is_no_run(tmp_path):
     assert (tmp_path / "config.json").read_text() == '{"mine": 1}'
     (tmp_path / "config.json").write_text('{"method": "fc", "seed": 3}')
     begin(tmp_path, restart=True)
-    assert read_json(tmp_path / "config.json")["seed"] == 0
+    assert read_document(tmp_path / "config.json", dict)["seed"] == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -62,10 +73,11 @@ def test_a_config_of_before_with_values_left_open_is_the_same_run(tmp_path):
     images = make_images()
     config = make_config(tmp_path, batch_size=None, lr=None)
     write_json(tmp_path / "config.json", config.flat())
-    open_folder(tmp_path, config.for_images(images), images)
-    explicit = make_config(tmp_path, batch_size=128, lr=0.4).for_images(images)
-    open_folder(tmp_path, explicit, images)
-    assert read_json(tmp_path / "config.json")["lr"] is None
+    explicit = make_config(tmp_path, batch_size=128, lr=0.4)
+    for same in (config, explicit):
+        with open_folder(tmp_path, same.for_images(images), images):
+            pass
+    assert read_document(tmp_path / "config.json", dict)["lr"] is None
 
 
 def test_restart_takes_everything_that_the_run_left(tmp_path):
@@ -73,4 +85,55 @@ def test_restart_takes_everything_that_the_run_left(tmp_path):
         (tmp_path / name).write_bytes(b"of the run before")
     write_json(tmp_path / "config.json", {"method": "blockout"})
     begin(tmp_path, restart=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "mine.onnx"}
+    assert names(tmp_path) == {"config.json", "mine.onnx", DIGESTS, LOCK}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_folder_that_is_held_is_refused_and_nothing_is_touched(tmp_path, restart):
+    begin(tmp_path)
+    with held(tmp_path, "training"):
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        with pytest.raises(RunError, match=f"in use by process {os.getpid()}, training since"):
+            begin(tmp_path, seed=3, restart=restart)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_restart_killed_at_any_file_can_be_repeated(tmp_path, monkeypatch):
+    """It deletes what says that the run is finished first, and what says that it is a run last."""
+    begin(tmp_path)
+    for name in EVERYTHING[:-2]:
+        (tmp_path / name).write_text("of the run before")
+    unlink, deleted = type(tmp_path).unlink, []
+
+    def killed(path, *rest, **more):
+        if len(deleted) == count:
+            raise KeyboardInterrupt
+        deleted.append(path.name)
+        unlink(path, *rest, **more)
+
+    for count in range(len(EVERYTHING)):
+        monkeypatch.setattr(type(tmp_path), "unlink", killed)
+        deleted.clear()
+        with pytest.raises(KeyboardInterrupt):
+            begin(tmp_path, restart=True)
+        monkeypatch.undo()
+        assert (tmp_path / "result.json").exists() == (count == 0)
+    begin(tmp_path, restart=True)
+    assert names(tmp_path) == {"config.json", DIGESTS, LOCK}
+
+
+def test_restart_helps_where_the_config_is_damaged_or_gone(tmp_path):
+    for damage in (lambda path: path.write_text("{"), lambda path: path.unlink()):
+        begin(tmp_path, seed=1)
+        damage(tmp_path / "config.json")
+        begin(tmp_path, seed=2, restart=True)
+        assert read_document(tmp_path / "config.json", dict)["seed"] == 2
+        begin(tmp_path, seed=1, restart=True)
+
+
+def test_files_from_before_there_were_digests_are_told_once(tmp_path, capsys):
+    begin(tmp_path)
+    assert capsys.readouterr().err == ""
+    (tmp_path / DIGESTS).unlink()
+    begin(tmp_path)
+    assert capsys.readouterr().err.startswith("note: damage to config.json in ")

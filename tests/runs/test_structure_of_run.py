@@ -88,6 +88,7 @@ def test_a_trained_run_has_the_structure_of_its_model_and_records_the_agreement(
 )
 def test_a_run_that_has_no_structure_says_why(make_run, damage, complaint, tmp_path):
     folder = make_run(tmp_path / "run")
+    (folder / files.DIGESTS).unlink()
     damage(folder)
     with pytest.raises(RunError, match=complaint):
         Run.open(folder).require_structure()

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from blockout.models import ModelConfig
 from blockout.optimisation import parameter_groups
+from blockout.runs.lock import held
 from blockout.sampling import seed_draws
 from blockout.training import (
     ComputeConfig,
@@ -119,6 +120,8 @@ def test_a_run_folder_holds_all_that_was_promised(tmp_path, images):
     folder = train(config, data=make_images(size=28))
     found = {path.name for path in folder.iterdir()}
     assert found == {
+        ".lock",
+        "digests.txt",
         "config.json",
         "environment.json",
         "metrics.jsonl",
@@ -198,6 +201,89 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path, images):
         train(make_config(tmp_path, steps=2), model=make_net(), data=images)
 
 
+def flip_one_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_one_flipped_bit_in_the_checkpoint_stops_a_run_that_continues(tmp_path, images):
+    """Without a digest torch.load reads it and the run ends with other weights."""
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=interrupted_net(), data=images)
+    flip_one_bit(tmp_path / "checkpoint.pt")
+    with pytest.raises(RunError, match=r"checkpoint.pt is damaged: it is not as the run wrote it"):
+        train(make_config(tmp_path), model=make_net(), data=images)
+    train(make_config(tmp_path, restart=True), model=make_net(), data=images)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "memberships.jsonl"])
+def test_a_run_does_not_continue_past_a_damaged_line_and_erases_nothing(tmp_path, images, name):
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=interrupted_net(step=7), data=images)
+    path = tmp_path / name
+    lines = path.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:2], b"x" + lines[2][1:], *lines[3:]])
+    for content, complaint in (
+        (damaged, "is damaged at line 3"),
+        (b"".join(lines[:2] + lines[3:]), "is damaged: it is not as the run wrote it"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(RunError, match=f"{name} {complaint}"):
+            train(make_config(tmp_path), model=make_net(), data=images)
+        assert path.read_bytes() == content
+    (tmp_path / "digests.txt").unlink()
+    with pytest.raises(RunError, match=rf"{name} has {len(lines) - 1} of the {len(lines)} entries"):
+        train(make_config(tmp_path), model=make_net(), data=images)
+    assert path.read_bytes() == content
+
+
+def test_a_lost_checkpoint_is_not_taken_for_a_run_that_has_just_begun(tmp_path, images):
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=interrupted_net(step=7), data=images)
+    (tmp_path / "checkpoint.pt").unlink()
+    with pytest.raises(RunError, match=r"checkpoint.pt is missing.*--restart"):
+        train(make_config(tmp_path), model=make_net(), data=images)
+
+
+def test_a_run_of_before_without_digests_and_counts_continues(tmp_path, images, capsys):
+    train(make_config(tmp_path / "whole"), model=make_net(), data=images)
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path / "old"), model=interrupted_net(step=7), data=images)
+    (tmp_path / "old" / "digests.txt").unlink()
+    state = torch.load(tmp_path / "old" / "checkpoint.pt", weights_only=True)
+    del state["tally"]["logged"]
+    torch.save(state, tmp_path / "old" / "checkpoint.pt")
+    capsys.readouterr()
+    train(make_config(tmp_path / "old"), model=make_net(), data=images)
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: damage to best.safetensors, checkpoint.pt")
+    assert metrics(tmp_path / "old") == metrics(tmp_path / "whole")
+    old, whole = final(tmp_path / "old"), final(tmp_path / "whole")
+    assert all(torch.equal(old[name], whole[name]) for name in whole)
+
+
+def test_a_folder_in_which_another_training_works_is_refused(tmp_path, images):
+    train(make_config(tmp_path, steps=2), model=make_net(), data=images)
+    with held(tmp_path, "training"):
+        for values in ({}, {"restart": True, "seed": 5}):
+            with pytest.raises(RunError, match=f"in use by process {os.getpid()}, training since"):
+                train(make_config(tmp_path, steps=2, **values), model=make_net(), data=images)
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
+
+
+def test_a_training_holds_its_folder_until_it_ends(tmp_path, images):
+    def try_to_train(folder):
+        tried.append(folder)
+        with pytest.raises(RunError, match="in use by process"):
+            train(make_config(folder, restart=True), model=make_net(), data=images)
+
+    tried: list = []
+    train(make_config(tmp_path), model=make_net(), data=images, after_save=try_to_train)
+    assert tried == [tmp_path] * 4
+    train(make_config(tmp_path, restart=True), model=make_net(), data=images)
+
+
 def test_a_run_starts_from_an_earlier_one(tmp_path, images, capsys):
     train(make_config(tmp_path / "a", steps=5), model=make_net(), data=images)
     later = make_config(tmp_path / "b", steps=1, lr=1e-30, init_from=tmp_path / "a")
@@ -250,11 +336,13 @@ def test_a_run_does_not_continue_on_other_images(tmp_path, images):
         train(make_config(tmp_path), model=make_net(), data=other)
 
 
-def interrupted_net():
-    net = make_net()
+def interrupted_net(step=1):
+    """Asks for a stop in this training step."""
+    net, steps = make_net(), []
 
     def interrupt(module, _inputs):
-        if module.training:
+        steps.extend([1] * module.training)
+        if module.training and len(steps) == step:
             os.kill(os.getpid(), signal.SIGINT)
 
     net.register_forward_pre_hook(interrupt)

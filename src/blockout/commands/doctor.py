@@ -21,6 +21,7 @@ NEEDED = (
     "numpy",
     "pillow",
     "datasets",
+    "filelock",
     "lightning",
     "jsonargparse",
     "rich",

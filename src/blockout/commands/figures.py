@@ -81,7 +81,8 @@ def _make(folder: Path) -> None:
 
 def _write(entry: "Entry", runs: Sequence["Run"], values: argparse.Namespace) -> list[str]:
     """Both files of a figure, or neither where it cannot be drawn; returns their names."""
-    from blockout.runs.folder import RunError, write_atomically
+    from blockout.runs.errors import RunError
+    from blockout.runs.folder import write_atomically
     from blockout.show.figures import encoded
 
     figure = entry.draw(runs, values.classes)

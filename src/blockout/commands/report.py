@@ -16,7 +16,10 @@ def run(arguments: list[str]) -> int:
     from blockout.runs import folder as files
 
     out = values.out or values.folders[0] / files.REPORT
-    write_report(named_once(values.folders), out)
+    folders = named_once(values.folders)
+    for folder in folders:
+        open_run(folder)
+    write_report(folders, out)
     print(f"written to {out}; open it in a browser")
     return 0
 
@@ -33,8 +36,7 @@ def write_report(folders: list[Path], out: Path) -> None:
 
     What compaction gives is measured first, once a run: some seconds, more for wide layers.
     """
-    runs = [open_run(folder) for folder in folders]
-    from blockout.runs import RunError
+    from blockout.runs import Run, RunError
     from blockout.show.page.page import write_page
     from blockout.training.compaction import measure_once
 
@@ -42,11 +44,10 @@ def write_report(folders: list[Path], out: Path) -> None:
         raise RunError(f"--out {out} is a folder; name a file in it")
     if not out.parent.is_dir():
         raise RunError(f"there is no folder {out.parent} to write {out.name} to; make it first")
-    for run in runs:
+    for run in map(Run.open, folders):
         measure_once(run)
-    runs = [open_run(folder) for folder in folders]  # with what was measured
     try:
-        write_page(runs, out)
+        write_page([Run.open(folder) for folder in folders], out)  # with what was measured
     except RunError as error:  # its advice is about a run that trains
         cause = error.__cause__ or error
         raise RunError(f"cannot write {out}: {cause}; name another file with --out") from cause

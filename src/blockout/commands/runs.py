@@ -1,6 +1,7 @@
 """What commands about runs share: opening them, and failing in one line."""
 
 import importlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,14 @@ if TYPE_CHECKING:
 
 
 def open_run(folder: Path) -> "Run":
-    """The run in a folder; what is missing or damaged is named."""
+    """The run in a folder; what is missing or damaged is named, and what nobody could notice."""
     require_training()
     from blockout.runs import Run
 
-    return Run.open(folder)
+    run = Run.open(folder)
+    if run.unnoticed:
+        print(run.unnoticed, file=sys.stderr)
+    return run
 
 
 def images_of(run: "Run", *, quiet: bool = False) -> "ImageData":

@@ -18,7 +18,7 @@ from blockout.models.config import SMALL_TRUNK, in_paper, is_pretrained
 from blockout.models.config import resolved as resolved_model
 from blockout.optimisation import MEMBERSHIP_SCALE
 from blockout.runs.documents import read_document
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
 from blockout.runs.schedule import LARGE_SET, SHAPES, Schedule, fitting_schedule
 
 

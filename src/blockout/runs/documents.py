@@ -10,17 +10,24 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from blockout.runs.folder import RunError
+from blockout.runs import digests
+from blockout.runs.errors import RunError
 
 FORMAT = 1
 """Of ``model.json`` and ``compact.json``."""
 BINS = 50
 """Of the histograms of P that training writes."""
-Count = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
+"""Finite, and so is whatever is computed from it."""
+Duration = Annotated[float, Meta(ge=0, le=1e100)]
+Time = Annotated[float, Meta(gt=0, le=1e100)]
+"""That something took, so that it can be divided by."""
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Channels = tuple[float, float, float]
+Channels = tuple[Number, Number, Number]
 Document = TypeVar("Document")
 
 
@@ -76,7 +83,7 @@ class Scores(msgspec.Struct, frozen=True):
 
     accuracy: Percent
     top5: Percent
-    loss: float
+    loss: Number
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -91,12 +98,12 @@ class GroupsFound(msgspec.Struct, frozen=True):
 
     count: Positive
     found: tuple[Count, ...]
-    adjusted_rand: float
-    nmi: float
+    adjusted_rand: Number
+    nmi: Number
     p_value: Share
     nmi_p_value: Share
-    auc: float | None = None
-    auc_p_value: float | None = None
+    auc: Number | None = None
+    auc_p_value: Number | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -104,8 +111,8 @@ class Result(msgspec.Struct, frozen=True):
 
     test: Scores
     steps: Count
-    seconds: Annotated[float, Meta(ge=0)]
-    seed: int = 0
+    seconds: Duration
+    seed: Seed = 0
     parameters: Count = 0
     holdout: Scores | None = None
     best: Best | None = None
@@ -113,15 +120,21 @@ class Result(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """What every line of a log has."""
+
+    step: Count
+
+
 class StepEntry(msgspec.Struct, frozen=True):
     """A line of ``metrics.jsonl`` within an epoch."""
 
     step: Count
-    epoch: float
-    loss: float
+    epoch: Duration
+    loss: Number
     train_accuracy: Percent
-    lr: float
-    images_per_second: float = 0.0
+    lr: Number
+    images_per_second: Duration = 0.0
 
 
 class EpochEntry(msgspec.Struct, frozen=True):
@@ -129,14 +142,14 @@ class EpochEntry(msgspec.Struct, frozen=True):
 
     step: Count
     epoch: Positive
-    epoch_loss: float
+    epoch_loss: Number
     train_accuracy: Percent
     holdout_accuracy: Percent | None = None
     holdout_top5: Percent | None = None
-    holdout_loss: float | None = None
+    holdout_loss: Number | None = None
     test_accuracy: Percent | None = None
     test_top5: Percent | None = None
-    test_loss: float | None = None
+    test_loss: Number | None = None
 
 
 class WarningEntry(msgspec.Struct, frozen=True):
@@ -158,8 +171,8 @@ class Machine(msgspec.Struct, frozen=True):
 
     system: str = ""
     processor: str = ""
-    cores: int | None = None
-    threads: int | None = None
+    cores: Count | None = None
+    threads: Count | None = None
     accelerator: str | None = None
 
 
@@ -176,9 +189,9 @@ class Compaction(msgspec.Struct, frozen=True):
     """What a network was before it was made compact, and has become; in ``compact.json``."""
 
     threshold: Share
-    multiply_adds: tuple[Count, Count]
+    multiply_adds: tuple[Positive, Count]
     """Of the head for one image: dense, compact."""
-    milliseconds: tuple[float, float]
+    milliseconds: tuple[Time, Time]
     """Of the head for a batch, measured in turns on one machine: dense, compact."""
     batch_size: Positive
     holdout: tuple[Percent, Percent] | None
@@ -196,11 +209,11 @@ class CompactionPoint(msgspec.Struct, frozen=True):
     threshold: Share
     needed: Share
     """Share of the multiply-adds that lie between connected nodes."""
-    carried_out: float
+    carried_out: Duration
     """Share that the compact head carries out: more where larger blocks are faster."""
-    dense_milliseconds: float
+    dense_milliseconds: Time
     """Of the dense head for a batch, measured in turns with the compact one."""
-    compact_milliseconds: float
+    compact_milliseconds: Time
     accuracy: Percent
 
 
@@ -223,7 +236,9 @@ def read_document(path: Path, kind: type[Document]) -> Document:
     Raises:
         RunError: it is missing or not what we wrote; the message names the file and the place.
     """
-    return parsed(_content(path), path, kind)
+    content = content_of(path)
+    digests.require_content(path, content)
+    return parsed(content, path, kind)
 
 
 def read_description(path: Path) -> Description:
@@ -233,41 +248,24 @@ def read_description(path: Path) -> Description:
     return read_document(path, Description)
 
 
-def read_entries(path: Path) -> list[dict[str, Any]]:
-    """One object per line; a last line that a crash cut off is left out. Empty without a file."""
-    if not path.exists():
-        return []
-    *lines, last = _content(path).split(b"\n")
-    found = [parsed(line, path, dict[str, Any]) for line in lines]
-    try:
-        return found + ([msgspec.json.decode(last, type=dict[str, Any])] if last.strip() else [])
-    except msgspec.DecodeError:
-        return found
-
-
-def metrics_entry(line: dict[str, Any], path: Path) -> StepEntry | EpochEntry | WarningEntry:
+def metrics_entry(line: bytes, path: Path, number: int) -> StepEntry | EpochEntry | WarningEntry:
     """A line of ``metrics.jsonl`` as what it is."""
-    kind = EpochEntry if "epoch_loss" in line else WarningEntry if "warning" in line else StepEntry
-    return converted(line, path, kind)
+    where = f" at line {number}"
+    names = parsed(line, path, dict[str, Any], where)
+    kind = EpochEntry if "epoch_loss" in names else StepEntry
+    return parsed(line, path, WarningEntry if "warning" in names else kind, where)
 
 
-def converted(value: Any, path: Path, kind: type[Document]) -> Document:
-    """Plain JSON values as the document that they are."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise RunError(f"{path} is damaged: {error}") from error
-
-
-def parsed(content: bytes, path: Path, kind: type[Document]) -> Document:
-    """The document that ``content`` of the file holds."""
+def parsed(content: bytes, path: Path, kind: type[Document], where: str = "") -> Document:
+    """The document that ``content`` of the file holds, or of a place in it."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged: {error}") from error
+        raise RunError(f"{path} is damaged{where}: {error}") from error
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """All of a file."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Files that are never half-written, and what a run folder holds."""
+"""What a run folder holds, and how its files are written: whole, with a digest, or not at all."""
 
 import json
 from collections.abc import Callable
@@ -7,22 +7,27 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from blockout import files
+from blockout.runs import digests
+from blockout.runs.digests import DIGESTS
+from blockout.runs.errors import RunError
 
 CONFIG, MODEL, RESULT, ENVIRONMENT = "config.json", "model.json", "result.json", "environment.json"
-METRICS, DISTRIBUTIONS = "metrics.jsonl", "memberships.jsonl"
+LOGS = METRICS, DISTRIBUTIONS = "metrics.jsonl", "memberships.jsonl"
 FINAL, BEST, MEMBERSHIPS = "final.safetensors", "best.safetensors", "memberships.safetensors"
 PREDICTIONS, THUMBNAILS, CHECKPOINT = "predictions.safetensors", "thumbnails.png", "checkpoint.pt"
 EVENTS, REPORT = "tensorboard", "report.html"
 COMPACT_MODEL, COMPACT_WEIGHTS = "compact.json", "compact.safetensors"
 COMPACTION = "compaction.json"
-ALL = (
-    CONFIG,
-    MODEL,
+LOCK = ".lock"
+"""Held by the process that trains in the folder; it stays there, empty, when nobody does."""
+TRAINED = (
     RESULT,
+    CHECKPOINT,
+    MODEL,
     ENVIRONMENT,
     METRICS,
     DISTRIBUTIONS,
@@ -31,36 +36,48 @@ ALL = (
     MEMBERSHIPS,
     PREDICTIONS,
     THUMBNAILS,
-    CHECKPOINT,
     EVENTS,
 )
+"""What training leaves beside ``config.json``."""
 MADE_LATER = (
-    REPORT,
     COMPACT_MODEL,
     COMPACT_WEIGHTS,
     COMPACTION,
+    REPORT,
     *(
         f"{name}.{form}"
         for name in ("model", "model-compact")
         for form in ("onnx", "pt2", "safetensors")
     ),
 )
-"""What `blockout compact`, `export` and `report` leave beside a run; `--restart` deletes it."""
-
-
-class RunError(RuntimeError):
-    """The work cannot go on; the message says why and what to do. What was there stays."""
+"""What `blockout compact`, `export` and `report` leave beside a run."""
+EVERYTHING = (*TRAINED, *MADE_LATER, DIGESTS, CONFIG)
+"""In the order in which `--restart` deletes it: a killed one leaves a folder that can go on."""
+READ_BACK = frozenset({CONFIG, *TRAINED, *MADE_LATER[:3]} - {EVENTS})
+"""What commands read again, and so has a digest."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file in one step, or leaves everything as it was and says what to do."""
+    """Writes a file in one step, or leaves everything as it was and says what to do.
+
+    A file that is read back gets a digest. What killed processes have left of a run's files beside
+    it is deleted.
+    """
+
+    def write_and_record(beside: Path) -> None:
+        write(beside)
+        if path.name in READ_BACK:
+            digests.record(path, digests.digest_of(beside))
+
     try:
-        files.write_atomically(path, write)
+        if path.name in EVERYTHING:
+            files.remove_litter(path.parent, EVERYTHING)
+        files.write_atomically(path, write_and_record)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch.save wraps a full disk
-        raise RunError(_cannot_write(path, error)) from error
+        raise RunError(cannot_write(path, error)) from error
 
 
-def _cannot_write(path: Path, error: Exception) -> str:
+def cannot_write(path: Path, error: Exception) -> str:
     return (
         f"cannot write {path}: {error}; free some space or name another folder with --run. "
         "What was written before is intact, and the same command continues from it"
@@ -78,45 +95,20 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     write_atomically(path, lambda p: p.write_bytes(save(ready)))
 
 
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    write_atomically(path, lambda p: torch.save(state, p))
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """What ``write_tensors`` wrote.
 
-
-def read_json(path: Path) -> Any:
+    Raises:
+        RunError: the file is missing or damaged.
+    """
+    if not path.exists():
+        raise RunError(f"{path} is missing")
+    digests.require_undamaged(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
         raise RunError(f"{path} is damaged: {error}") from error
 
 
-def append_line(path: Path, value: dict[str, Any]) -> None:
-    try:
-        with path.open("a") as file:
-            file.write(json.dumps(value) + "\n")
-    except OSError as error:
-        raise RunError(_cannot_write(path, error)) from error
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; a last one that was cut off by a crash is left out."""
-    if not path.exists():
-        return []
-    lines = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    if not all(isinstance(line, dict) for line in lines):
-        raise RunError(f"{path} is damaged: a line of it holds no entry")
-    return lines
-
-
-def forget_after(path: Path, step: int) -> None:
-    """Removes entries of later steps: a run that continues from ``step`` writes them anew."""
-    kept = [line for line in read_lines(path) if line["step"] <= step]
-    if path.exists():
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_atomically(path, lambda p: p.write_text(text))
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    write_atomically(path, lambda p: torch.save(state, p))

@@ -4,52 +4,49 @@ It reads what is there, finished or still training, with or without Blockout. Wh
 damaged is named in a ``RunError``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-from jaxtyping import Float, Int64
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
 from blockout.data import ImageData
 from blockout.models.heads import HEAD_LAYERS
+from blockout.runs import digests, lock
 from blockout.runs import folder as files
+from blockout.runs.arrays import (
+    Distributions,
+    read_distributions,
+    read_memberships,
+    read_predictions,
+    read_thumbnails,
+)
 from blockout.runs.config import TrainConfig, name_of, read_config
 from blockout.runs.documents import (
     Compaction,
     CompactionCurve,
     Description,
-    Distribution,
     Document,
     Environment,
     EpochEntry,
     Result,
     StepEntry,
     WarningEntry,
-    converted,
     metrics_entry,
     read_description,
     read_document,
-    read_entries,
 )
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
 from blockout.runs.images import load_images
+from blockout.runs.logs import read_lines
 from blockout.runs.trained import TrainedModel, read_trained
 from blockout.structure import Structure
 from blockout.structure.groups import clusters_differ
-
-
-@dataclass(frozen=True)
-class Distributions:
-    """How the P of one set of nodes was distributed at each logged step."""
-
-    steps: Int64[np.ndarray, " times"]
-    histograms: Int64[np.ndarray, "times bins"]
-    quartiles: Float[np.ndarray, "times 3"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +93,16 @@ class Run:
         about = folder / files.MODEL
         description = read_description(about) if about.exists() else None
         result = _optional(folder / files.RESULT, Result)
+        if result is not None:
+            _require_whole(folder)
         config = read_config(folder / files.CONFIG).resolved(
             image_size=None if description is None else description.image_size,
             steps=None if result is None else result.steps,
         )
         log = folder / files.METRICS
-        metrics = [metrics_entry(line, log) for line in read_entries(log)]
-        said = _tensors(folder / files.PREDICTIONS)
+        metrics = [metrics_entry(line, log, i) for i, line in enumerate(read_lines(log), 1)]
+        classes = None if description is None else len(description.classes)
+        said = read_predictions(folder / files.PREDICTIONS, classes)
         learned = config.model.learned  # fixed P say nothing about the data
         return cls(
             folder=folder,
@@ -114,11 +114,11 @@ class Run:
             steps=tuple(line for line in metrics if isinstance(line, StepEntry)),
             epochs=tuple(line for line in metrics if isinstance(line, EpochEntry)),
             warnings=tuple(line for line in metrics if isinstance(line, WarningEntry)),
-            distributions=_distributions(folder / files.DISTRIBUTIONS) if learned else {},
-            memberships=_tensors(folder / files.MEMBERSHIPS) if learned else {},
-            labels=said.get("labels"),
-            predicted=said.get("classes"),
-            probabilities=said.get("probabilities"),
+            distributions=read_distributions(folder / files.DISTRIBUTIONS) if learned else {},
+            memberships=read_memberships(folder / files.MEMBERSHIPS) if learned else {},
+            labels=None if said is None else said.labels,
+            predicted=None if said is None else said.classes,
+            probabilities=None if said is None else said.probabilities,
         )
 
     # --- what it is -------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Run:
                 f"the run in {self.folder} was trained with --method {self.method}, which has no "
                 "memberships; train with --method blockout to have a structure"
             )
-        found = self.memberships or _tensors(self.folder / files.MEMBERSHIPS)
+        found = self.memberships or read_memberships(self.folder / files.MEMBERSHIPS)
         if not found:
             raise RunError(f"{self.folder / files.MEMBERSHIPS} is missing")
         return self._structured(found)
@@ -238,6 +238,18 @@ class Run:
         path = self.folder / files.COMPACT_MODEL
         return read_description(path).compaction if path.exists() else None
 
+    @cached_property
+    def thumbnails(self) -> UInt8[np.ndarray, "classes side images_side 3"] | None:
+        """A strip of test images for each class; None where there are none."""
+        if not self.classes:
+            return None
+        return read_thumbnails(self.folder / files.THUMBNAILS, len(self.classes))
+
+    @cached_property
+    def unnoticed(self) -> str:
+        """A line that says for which files damage goes unnoticed; empty if for none."""
+        return digests.unnoticed(self.folder, sorted(files.READ_BACK))
+
     # --- what it got right ------------------------------------------------------------------------
 
     @cached_property
@@ -256,6 +268,20 @@ class Run:
             return None
         with np.errstate(invalid="ignore"):
             return 100 * self.confusion.diagonal() / self.confusion.sum(1)
+
+    # --- what others add to it ------------------------------------------------------------------
+
+    @contextmanager
+    def held(self, work: str) -> Iterator[None]:
+        """Inside, the folder is held, to add to the run what was made of it.
+
+        Raises:
+            RunError: another process works on the folder, or has started the run anew meanwhile.
+        """
+        with lock.held(self.folder, work):
+            if _optional(self.folder / files.RESULT, Result) != self.result:
+                raise RunError(f"the run in {self.folder} is no longer the one that was opened")
+            yield
 
     # --- what it was trained with -----------------------------------------------------------------
 
@@ -320,30 +346,16 @@ def _require_run(folder: Path) -> None:
         raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
 
 
+def _require_whole(folder: Path) -> None:
+    """A finished run has written all of these; one that is gone has been lost."""
+    for name in (files.MODEL, files.ENVIRONMENT, *files.LOGS, files.MEMBERSHIPS, files.PREDICTIONS):
+        path = folder / name
+        if not path.exists() and digests.recorded(path):
+            raise RunError(
+                f"{path} is missing. Restore it from a copy; to go without it, delete its lines "
+                f"from {files.DIGESTS}"
+            )
+
+
 def _optional(path: Path, kind: type[Document]) -> Document | None:
     return read_document(path, kind) if path.exists() else None
-
-
-def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """In the order of their names; empty without the file."""
-    if not path.exists():
-        return {}
-    try:
-        return dict(sorted(load_file(path).items()))
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path} is damaged: {error}") from error
-
-
-def _distributions(path: Path) -> dict[str, Distributions]:
-    lines = read_entries(path)
-    found = {}
-    for name in sorted({name for line in lines for name in line} - {"step"}):
-        if any("step" not in line or name not in line for line in lines):
-            raise RunError(f"{path} is damaged: a line does not say how {name} is distributed")
-        seen = [converted(line[name], path, Distribution) for line in lines]
-        found[name] = Distributions(
-            np.array([converted(line["step"], path, int) for line in lines]),
-            np.array([distribution.histogram for distribution in seen]),
-            np.array([distribution.quartiles for distribution in seen]),
-        )
-    return found

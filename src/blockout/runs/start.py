@@ -1,19 +1,26 @@
 """How a training run begins: a new folder, or one that holds the same run already."""
 
+import contextlib
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from blockout import files as whole_files
 from blockout.data import ImageData
+from blockout.runs import digests, lock
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig, read_config
 from blockout.runs.documents import read_document
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
 
 
-def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> None:
-    """Makes the folder of a run, or checks that it holds the same run.
+@contextlib.contextmanager
+def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> Iterator[None]:
+    """Makes the folder of a run, or checks that it holds the same run; inside, it is held.
 
-    With ``restart`` it first deletes what the run has left there.
+    With ``restart`` it first deletes what the run has left there. Nothing is touched while another
+    process works on the folder.
 
     Args:
         folder: of the run.
@@ -26,16 +33,18 @@ def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> None:
         raise RunError(
             f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
         ) from error
-    if config.run.restart:
-        _clear(folder)
-    for name in (*files.ALL, files.REPORT):  # what a killed process was writing
-        for half_written in folder.glob(f".{name}.*"):
-            half_written.unlink(missing_ok=True)
-    path = folder / files.CONFIG
-    if path.exists():
-        _require_same(folder, read_config(path).for_images(images), config)
-    else:
-        files.write_json(path, config.flat() | {"restart": False})
+    with lock.held(folder, "training"):
+        if config.run.restart:
+            _clear(folder)
+        whole_files.remove_litter(folder, files.EVERYTHING)
+        path = folder / files.CONFIG
+        if path.exists():
+            _require_same(folder, read_config(path).for_images(images), config)
+            if note := digests.unnoticed(folder, sorted(files.READ_BACK)):
+                print(note, file=sys.stderr)
+        else:
+            files.write_json(path, config.flat() | {"restart": False})
+        yield
 
 
 def _require_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
@@ -52,12 +61,21 @@ def _require_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
 
 def _clear(folder: Path) -> None:
     """Deletes the files of a run, and nothing from a folder that something else has written."""
-    config = folder / files.CONFIG
-    is_run = config.exists() and "method" in read_document(config, dict)
-    if any(folder.iterdir()) and not is_run:
+    others = [path for path in folder.iterdir() if path.name != files.LOCK]
+    if others and not _is_run(folder / files.CONFIG):
         raise RunError(
             f"--restart: {folder} is not the folder of a run; name another with --run, or empty it"
         )
-    for name in (*files.ALL, *files.MADE_LATER):
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    try:
+        for name in files.EVERYTHING:
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"--restart: cannot clear {folder}: {error}") from error
+
+
+def _is_run(config: Path) -> bool:
+    """Whether a training run wrote this, damaged or not."""
+    if digests.recorded(config):
+        return True
+    return config.exists() and "method" in read_document(config, dict)

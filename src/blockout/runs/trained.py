@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from blockout.data import ImageData
 from blockout.models import ImageClassifier, from_description
 from blockout.runs.documents import FORMAT, Description, read_description
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
+from blockout.runs.folder import read_tensors
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,11 @@ def read_trained(about: Path, weights: Path, trunk: nn.Module | None = None) -> 
         if trunk is not None or said.model.get("trunk", {}).get("kind") == "own":
             raise
         raise RunError(f"{about} is damaged: {error}") from error
+    found = read_tensors(weights)
     try:
-        model.load_state_dict(load_file(weights))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise RunError(f"{weights} is missing or damaged: {error}") from error
+        model.load_state_dict(found)
+    except RuntimeError as error:
+        raise RunError(f"{weights} is damaged: {error}") from error
     return TrainedModel(
         model.eval().to(memory_format=torch.channels_last),  # pyright: ignore
         said.classes,

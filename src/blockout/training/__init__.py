@@ -4,7 +4,7 @@ from blockout.data import DataConfig
 from blockout.guidance import Guidance
 from blockout.models import ModelConfig
 from blockout.runs.config import ComputeConfig, OptimisationConfig, RunConfig, TrainConfig
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
 from blockout.runs.images import load_images
 from blockout.runs.run import Run
 from blockout.runs.trained import TrainedModel

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from blockout.runs.folder import RunError
+from blockout.runs import digests
+from blockout.runs.errors import RunError
+from blockout.runs.folder import LOGS
 from blockout.training.engine import Engine
 
 FORMAT = 3
@@ -31,6 +33,8 @@ class Tally:
     best_step: int = 0
     said: list[str] = field(default_factory=list)
     """Warnings already given."""
+    logged: dict[str, int] = field(default_factory=dict)
+    """How many entries each log has."""
 
 
 def state_of(engine: Engine, tally: Tally, identity: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +50,11 @@ def state_of(engine: Engine, tally: Tally, identity: dict[str, Any]) -> dict[str
 def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
     """Puts the engine back where the checkpoint stands; a run without one starts from nothing."""
     if not path.exists():
-        return Tally()
+        if len(digests.recorded(path)) > 1:  # one may be of a first that never appeared
+            raise RunError(
+                f"{path} is missing; restore it from a copy, or say --restart to start over"
+            )
+        return Tally(logged=dict.fromkeys(LOGS, 0))
     state = read(path)
     changed = [k for k, v in identity.items() if state["identity"].get(k, v) != v]
     if changed:
@@ -54,19 +62,27 @@ def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
             f"{path} belongs to another config ({', '.join(changed)} changed); "
             "name another folder with --run, or say --restart"
         )
-    engine.load_state_dict(state["engine"])
-    return Tally(**state["tally"])
+    try:
+        engine.load_state_dict(state["engine"])
+        return Tally(**state["tally"])
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise RunError(_unreadable(path, error)) from error
 
 
 def read(path: Path) -> dict[str, Any]:
     """A checkpoint as plain tensors and numbers; nothing in it is executed."""
+    digests.require_undamaged(path, ", or say --restart to start over")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for damaged files
-        raise RunError(
-            f"{path} is damaged and cannot be read ({type(error).__name__}); "
-            "say --restart to start over"
-        ) from error
+        raise RunError(_unreadable(path, error)) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise RunError(f"{path} was written by another version; say --restart to start over")
     return state
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    return (
+        f"{path} is damaged and cannot be read ({type(error).__name__}); restore it from a copy, "
+        "or say --restart to start over"
+    )

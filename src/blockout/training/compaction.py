@@ -72,9 +72,11 @@ def compact_run(
         fine_tune,
         notes(small.head),
     )
-    files.write_tensors(run.folder / files.COMPACT_WEIGHTS, small.state_dict())
     about = msgspec.structs.replace(run.description, model=small.describe(), compaction=done)
-    files.write_json(run.folder / files.COMPACT_MODEL, as_json(about))
+    with run.held("writing its compact network"):
+        (run.folder / files.COMPACT_MODEL).unlink(missing_ok=True)  # it describes other weights
+        files.write_tensors(run.folder / files.COMPACT_WEIGHTS, small.state_dict())
+        files.write_json(run.folder / files.COMPACT_MODEL, as_json(about))
     return done
 
 
@@ -156,7 +158,7 @@ def measure_once(run: Run, say: Callable[[str], object] = print) -> None:
     except Exception as error:  # data, hubs and the user's own trunks fail in many ways
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         found = CompactionCurve(reason=lines[0] if lines else type(error).__name__)
-    with contextlib.suppress(RunError):  # a folder that cannot be written to
+    with contextlib.suppress(RunError), run.held("measuring"):  # some cannot be written to
         files.write_json(run.folder / files.COMPACTION, as_json(found))
 
 

@@ -4,8 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from jaxtyping import UInt8
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from blockout.data import ImageData
@@ -13,9 +11,10 @@ from blockout.layers import memberships_of
 from blockout.memberships import LOOSENED
 from blockout.models import Head, ImageClassifier
 from blockout.runs import folder as files
+from blockout.runs import logs
 from blockout.runs.config import TrainConfig
 from blockout.runs.documents import as_json
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
 from blockout.runs.trained import description
 from blockout.structure.groups import agreement, class_groups, different_classes, similarities
 from blockout.training.checkpoint import Tally
@@ -37,8 +36,8 @@ def write_results(
     """Writes the files of a finished run; ``result.json``, written last, marks it as finished."""
     if isinstance(model, ImageClassifier) and isinstance(model.head, Head):
         files.write_json(folder / files.MODEL, as_json(description(model, data)))
-    if not (folder / files.BEST).exists():  # no hold-out to choose by: the last weights count
-        files.write_tensors(folder / files.BEST, load_file(folder / files.FINAL))
+    if not tally.best_step:  # no hold-out to choose by: the last weights count
+        files.write_tensors(folder / files.BEST, files.read_tensors(folder / files.FINAL))
     if memberships:
         files.write_tensors(folder / files.MEMBERSHIPS, memberships)
     test = final["test"]
@@ -47,6 +46,8 @@ def write_results(
         {"labels": data.test.labels, "classes": test.classes, "probabilities": test.probabilities},
     )
     write_thumbnails(folder / files.THUMBNAILS, data)
+    for name in files.LOGS:
+        logs.seal(folder / name)
     best = {"holdout_accuracy": tally.best_accuracy, "step": tally.best_step}
     result = {
         **{name: evaluation.numbers() for name, evaluation in final.items()},
@@ -84,10 +85,7 @@ def initial_weights(model: nn.Module, run: Path) -> list[str]:
         raise RunError(
             f"--init-from {run} holds no {files.FINAL}; name the folder of a finished run"
         )
-    try:
-        found, wanted = load_file(path), model.state_dict()
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"--init-from: {path} is damaged: {error}") from error
+    found, wanted = files.read_tensors(path), model.state_dict()
     fitting = {k: v for k, v in found.items() if k in wanted and wanted[k].shape == v.shape}
     if not fitting:
         raise RunError(f"--init-from {run}: none of its weights fit this model")

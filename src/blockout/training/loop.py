@@ -1,6 +1,7 @@
 """``train``: from a config to a finished run folder."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,9 +53,24 @@ def train(
         config = replace(config, model=replace(config.model, trunk="own"))
     folder = config.folder_for(images)
     processes = FabricProcesses(config.compute)
-    on_first_process(processes, lambda: open_folder(folder, config, images))
-    if processes.broadcast((folder / files.RESULT).exists()):
-        return folder
+    with ExitStack() as held:
+        opened = open_folder(folder, config, images)
+        on_first_process(processes, lambda: held.enter_context(opened))
+        if not processes.broadcast((folder / files.RESULT).exists()):
+            _run(config, folder, images, processes, (model, trunk), after_save)
+    return folder
+
+
+def _run(
+    config: TrainConfig,
+    folder: Path,
+    images: ImageData,
+    processes: Processes,
+    own: tuple[nn.Module | None, nn.Module | None],
+    after_save: Callable[[Path], object] | None,
+) -> None:
+    """Trains to the end in a folder that is held; ``own`` is the user's own model and trunk."""
+    model, trunk = own
     with kept_random_state(processes):
         torch.manual_seed(config.optimisation.seed)
         if model is None:
@@ -78,7 +94,6 @@ def train(
             Recording(config, engine, images, folder, after_save, frozen).run()
         finally:
             engine.close()
-    return folder
 
 
 def _features(

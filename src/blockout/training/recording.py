@@ -17,10 +17,11 @@ from blockout.data import ImageData, Split
 from blockout.layers import memberships_of
 from blockout.models import ImageClassifier
 from blockout.runs import folder as files
+from blockout.runs import logs
 from blockout.runs.config import RunConfig, TrainConfig
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
-from blockout.runs.folder import RunError
+from blockout.runs.errors import RunError
 from blockout.training import checkpoint, watch
 from blockout.training.engine import Diverged, Engine, Step, whole_tensor
 from blockout.training.evaluation import (
@@ -206,8 +207,10 @@ class Recording:
     # --- parts of the above ---------------------------------------------------------------------
 
     def _begin_records(self) -> None:
-        for name in (files.METRICS, files.DISTRIBUTIONS):
-            files.forget_after(self.folder / name, self.engine.done)
+        counts = self.tally.logged
+        for name in files.LOGS:
+            count = counts.get(name, 0) if counts else None
+            logs.rewind(self.folder / name, count, self.engine.done)
         files.write_json(self.folder / files.ENVIRONMENT, as_json(environment()))
         self.loggers = make_loggers(self.config.run, self.folder)
 
@@ -244,7 +247,7 @@ class Recording:
 
     def _write(self, entry: dict[str, Any]) -> None:
         if self.processes.rank == 0:
-            files.append_line(self.folder / files.METRICS, entry)
+            self._append(files.METRICS, entry)
             numbers = {k: v for k, v in entry.items() if k != "step" and not isinstance(v, str)}
             for logger in self.loggers:
                 logger.log_metrics(numbers, entry["step"])
@@ -253,9 +256,11 @@ class Recording:
         p = self._probabilities()
         if p and self.processes.rank == 0:
             entry = {name: watch.distribution(values) for name, values in p.items()}
-            files.append_line(
-                self.folder / files.DISTRIBUTIONS, {"step": self.engine.done, **entry}
-            )
+            self._append(files.DISTRIBUTIONS, {"step": self.engine.done, **entry})
+
+    def _append(self, name: str, entry: dict[str, Any]) -> None:
+        logs.append(self.folder / name, entry)
+        self.tally.logged[name] = self.tally.logged.get(name, 0) + 1
 
     def _write_weights(self, name: str) -> None:
         weights = self.engine.weights()
@@ -272,12 +277,17 @@ class Recording:
 
     def _save(self) -> None:
         state = checkpoint.state_of(self.engine, self.tally, self.identity)
-        path = self.folder / files.CHECKPOINT
-        on_first_process(self.processes, lambda: files.write_checkpoint(path, state))
+        on_first_process(self.processes, lambda: self._write_checkpoint(state))
         if self.after_save is not None and self.processes.rank == 0 and not self.stop:
             self.after_save(self.folder)
         self.narrator.pause()
         self.saved = time.perf_counter()
+
+    def _write_checkpoint(self, state: dict[str, Any]) -> None:
+        """The logs first: the checkpoint counts on what they hold."""
+        for name in files.LOGS:
+            logs.seal(self.folder / name)
+        files.write_checkpoint(self.folder / files.CHECKPOINT, state)
 
     def _obey(self) -> None:
         """Stops if a signal asked for it; the checkpoint has just been written."""

@@ -1,15 +1,14 @@
 """Runs as training leaves them, made without training, and the text of a figure."""
 
-import json
 import re
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from safetensors.numpy import save_file
 
 from blockout.models import ModelConfig, build_model
-from blockout.runs import Run, TrainConfig, trained
+from blockout.runs import Run, TrainConfig, logs, trained
 from blockout.runs import folder as files
 from blockout.show.figures import encoded
 
@@ -51,17 +50,20 @@ def finish_run(folder, method, width, p):
     about = {"format": trained.FORMAT, "model": model.describe(), "classes": NAMES,
              "groups": GROUPS, "group_names": ["pet", "tree"], "image_size": 32,
              "data": "cifar100", "mean": [0.5] * 3, "std": [0.5] * 3}  # fmt: skip
-    (folder / files.MODEL).write_text(json.dumps(about))
-    (folder / files.RESULT).write_text(json.dumps(RESULT))
+    files.write_json(folder / files.MODEL, about)
+    files.write_json(folder / files.RESULT, RESULT)
     if method == "blockout":
-        save_file(p, folder / files.MEMBERSHIPS)
+        files.write_tensors(folder / files.MEMBERSHIPS, {k: torch.tensor(v) for k, v in p.items()})
     shades = np.repeat(10 * np.arange(6, dtype=np.uint8), 4)  # four rows of pixels per class
     sheet = np.broadcast_to(shades[:, None, None], (24, 16, 3))
-    Image.fromarray(sheet.copy()).save(folder / files.THUMBNAILS)
+    picture = Image.fromarray(sheet.copy())
+    files.write_atomically(folder / files.THUMBNAILS, lambda path: picture.save(path, "PNG"))
 
 
 def write_lines(path, lines):
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for line in lines:
+        logs.append(path, line)
+    logs.seal(path)
 
 
 def text_of(figure: Figure) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from blockout.runs import folder as files
 from blockout.show.classes import expected_clusters, quartiles
 from blockout.show.figures.classes import classes
 from blockout.show.figures.examples import telling_classes
@@ -39,6 +40,7 @@ def test_two_classes_one_cluster_and_no_groups_are_drawn_too(run):
     described = msgspec.structs.replace(
         run.description, model=model, classes=("yes", "no"), groups=None
     )
+    (run.folder / files.THUMBNAILS).unlink()  # of other classes
     small = replace(run, description=described, memberships=p)
     assert telling_classes(small) == [0, 1]
     assert [bar.get_height() for bar in classes([small]).axes[0].patches[:2]] == [0.2, 0.7]

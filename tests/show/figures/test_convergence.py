@@ -33,6 +33,7 @@ def test_fig_8_draws_the_mean_and_the_band_of_seeds(tmp_path):
 
 def test_a_run_without_a_single_entry_cannot_be_drawn(tmp_path):
     run = make_run(tmp_path / "new", finished=False)
-    (run.folder / "metrics.jsonl").unlink()
+    for name in ("metrics.jsonl", "digests.txt"):
+        (run.folder / name).unlink()
     with pytest.raises(CannotDraw, match="needs a run that has logged something"):
         convergence([type(run).open(run.folder)])

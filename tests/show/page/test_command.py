@@ -97,6 +97,9 @@ def test_a_run_named_twice_is_shown_once(said, copied, tmp_path, command):
 )
 def test_what_a_finished_run_has_lost_is_said(said, copied, name):
     (copied / name).unlink()
+    code, out, err = said("report", copied)
+    assert (code, out) == (1, "") and f"{name} is missing" in err
+    (copied / files.DIGESTS).unlink()  # a run of before, or one of the user's own model
     assert said("report", copied)[0] == 0
     told = (copied / files.REPORT).read_text(encoding="utf-8")
     assert f"The run folder holds no {name}, so part of the page is missing." in told
@@ -155,5 +158,5 @@ def test_a_restart_deletes_the_page(run, tmp_path):
     (folder / files.REPORT).write_text("of before")
     config = Run.open(folder).config
     again = replace(config, run=replace(config.run, restart=True))
-    open_folder(folder, again, tinted_images(NAMES))
-    assert not (folder / files.REPORT).exists()
+    with open_folder(folder, again, tinted_images(NAMES)):
+        assert not (folder / files.REPORT).exists()

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import SubFigure
-from matplotlib.image import imread
 
 from blockout.runs import Run
-from blockout.runs import folder as files
 from blockout.show.figures import style
 from blockout.structure.groups import similarities
 
@@ -46,18 +44,15 @@ def indices_of(names: Sequence[str], run: Run) -> list[int]:
 
 def pictures(run: Run, classes: Sequence[int]) -> list[list[np.ndarray]]:
     """Test images of each class from the run's thumbnails; none without that file."""
-    path = run.folder / files.THUMBNAILS
-    if not path.exists() or not run.classes:
+    if run.thumbnails is None:
         return [[] for _ in classes]
-    sheet = imread(path)[..., :3]
-    side = sheet.shape[0] // len(run.classes)
-    rows = [sheet[side * c : side * (c + 1)] for c in classes]
-    return [[row[:, x : x + side] for x in range(0, row.shape[1], side)] for row in rows]
+    strips = [run.thumbnails[c] for c in classes]
+    return [np.split(strip, strip.shape[1] // len(strip), axis=1) for strip in strips]
 
 
 def height(run: Run) -> float:
     """Inches that ``show`` needs."""
-    return 0.75 if (run.folder / files.THUMBNAILS).exists() else 0.3
+    return 0.3 if run.thumbnails is None else 0.75
 
 
 def show(figure: SubFigure, run: Run, classes: Sequence[int], *, each: int) -> None:

@@ -8,7 +8,6 @@ from markupsafe import Markup
 from plotly.subplots import make_subplots
 
 from blockout.runs import Run
-from blockout.runs import folder as files
 from blockout.show.colours import LINE, cluster_colour
 from blockout.show.groups import Tree, learned_groups, tree_of
 from blockout.show.nodes import strongest_clusters
@@ -57,7 +56,7 @@ def section(runs: Sequence[Run]) -> Section | None:
 def _groups(run: Run, most_bytes: int, named: bool) -> Markup:
     structure = run.structure
     assert structure is not None
-    strips = class_strips(run.folder / files.THUMBNAILS, len(run.classes), most_bytes)
+    strips = class_strips(run.thumbnails, most_bytes)
     lost, opened = structure.class_set.without_cluster, len(run.classes) <= OPEN
     lines = []
     for group in structure.class_groups:

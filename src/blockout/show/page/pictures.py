@@ -3,15 +3,10 @@
 import base64
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
-
-from blockout.data import DataError
-from blockout.data.images import decode
-from blockout.training.finish import THUMBNAILS_A_CLASS
 
 SMALLER = ((4, 48, 80), (4, 32, 75), (3, 32, 65), (2, 28, 55), (1, 28, 55), (1, 20, 40))
 """Images a class, pixels a side, quality: tried in turn until all fit."""
@@ -35,30 +30,26 @@ def picture(pixels: UInt8[np.ndarray, "height width 3"], largest: int) -> str:
     return as_jpeg(image)
 
 
-def class_strips(sheet: Path, classes: int, most_bytes: int) -> list[str]:
-    """A strip of test images for each class from a run's thumbnails, as data URIs.
+def class_strips(
+    sheet: UInt8[np.ndarray, "classes side images_side 3"] | None, most_bytes: int
+) -> list[str]:
+    """The strip of test images of each class, from a run's thumbnails, as data URIs.
 
     Fewer and smaller images for many classes, so that all together stay below ``most_bytes``.
     Empty where there are no thumbnails, or where even the smallest would be too much.
     """
-    try:
-        image = decode(sheet)
-    except DataError:
-        return []
-    if image.height % classes or image.width * classes != image.height * THUMBNAILS_A_CLASS:
+    if sheet is None:
         return []
     for count, side, quality in SMALLER:
-        strips: list[str] = []
-        for strip in _strips(image, classes, count, side):
-            strips.append(as_jpeg(strip, quality))
+        strips = [as_jpeg(strip, quality) for strip in _strips(sheet, count, side)]
         if sum(map(len, strips)) <= most_bytes:
             return strips
     return []
 
 
-def _strips(sheet: Image.Image, classes: int, count: int, side: int) -> Iterator[Image.Image]:
-    own = sheet.height // classes
-    side = min(side, own)
-    for row in range(classes):
-        strip = sheet.crop((0, row * own, count * own, (row + 1) * own))
+def _strips(sheet: np.ndarray, count: int, side: int) -> Iterator[Image.Image]:
+    own = sheet.shape[1]
+    side, count = min(side, own), min(count, sheet.shape[2] // own)
+    for row in sheet:
+        strip = Image.fromarray(row[:, : count * own])
         yield strip.resize((count * side, side), Image.Resampling.LANCZOS)
