@@ -156,12 +156,19 @@ class Memberships(nn.Module):
                 self.fixed.copy_(p)
 
     @torch.no_grad()
-    def settle(self, assignments: Float[Tensor, "nodes clusters"]) -> None:
+    def settle(
+        self, assignments: Float[Tensor, "nodes clusters"], probability: float = 1.0
+    ) -> None:
         """Sets P to exactly these zeros and ones. Draws are then certain, and P stops learning.
 
-        The logits remain parameters, with zero gradient, so optimisers, checkpoints and distributed
-        training continue as before.
+        With a ``probability`` below 1 it replaces the ones, and memberships go on being drawn. They
+        would go on learning too: settle them again after each optimiser step.
+
+        The logits remain parameters, with zero gradient where P is certain, so optimisers,
+        checkpoints and distributed training continue as before.
         """
+        if not 0 < probability <= 1:
+            raise ValueError(f"probability must lie above 0 and up to 1, got {probability:g}")
         if assignments.shape != (self.nodes, self.clusters):
             raise ValueError(
                 f"assignments must have shape ({self.nodes}, {self.clusters}), "
@@ -170,9 +177,10 @@ class Memberships(nn.Module):
         if ((assignments != 0) & (assignments != 1)).any():
             raise ValueError("assignments must be 0 or 1; threshold probabilities first")
         if self.learned:
-            self.logits.copy_((2 * assignments.to(self.logits) - 1) * SETTLED)
+            ones = math.log(probability / (1 - probability)) if probability < 1 else SETTLED
+            self.logits.copy_(torch.where(assignments > 0, ones, -SETTLED))
         else:
-            self.fixed.copy_(assignments)
+            self.fixed.copy_(assignments * probability)
         self.forget()
 
     @torch.no_grad()

@@ -56,6 +56,16 @@ class Drawing:
             self.complained = True
 
 
+def worst_classes(run: "Run", most: int = 3) -> list[str]:
+    """The classes it gets wrong most often, with how many test images they have."""
+    if run.class_accuracy is None or run.confusion is None:
+        return []
+    counts = run.confusion.sum(1)
+    order = run.class_accuracy.argsort(kind="stable")
+    bad = [i for i in order if counts[i] and run.class_accuracy[i] < 50][:most]
+    return [f"{run.classes[i]} {run.class_accuracy[i]:.0f} % of {counts[i]}" for i in bad]
+
+
 def _summarise(run: "Run") -> None:
     """Where everything is, how good it is, and how its groups of classes compare with the truth."""
     from blockout.runs import folder as files
@@ -66,6 +76,13 @@ def _summarise(run: "Run") -> None:
         f"test accuracy {result.test.accuracy:.2f} % (first five: {result.test.top5:.2f} %)"
         f" after {result.steps} steps in {result.seconds / 60:.1f} minutes"
     )
+    beside = [f"always the most frequent class {result.chance:.1f} %"] if result.chance else []
+    if result.linear is not None:
+        beside.insert(0, f"a linear classifier on the same features {result.linear.accuracy:.2f} %")
+    if beside:
+        print(f"beside it: {', '.join(beside)}")
+    if worst := worst_classes(run):
+        print(f"worst classes: {', '.join(worst)}")
     if groups := result.groups:
         print(
             f"learned class memberships in {groups.count} groups against the true groups: "

@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from blockout.guidance.class_codes import balanced, fitting_codes, similarity_of
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.masking import masked_weight
-from blockout.memberships import Estimator, Memberships
+from blockout.memberships import SETTLED, Estimator, Memberships
 
 Shift = Literal["all", "cluster", "both"]
 MEMORY = 0.05
@@ -58,6 +58,9 @@ class Guidance:
     """When the budget is reached; it falls linearly until then."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 means never."""
+    draw_on: float = 0.5
+    """The probability that replaces the ones of hidden nodes when they settle, so that they go on
+    being drawn: that noise is what regularises. 1 ends it."""
     group_at: float | None = None
     """Until when classes may change their clusters, while the network learns which are similar.
     Default: 0.5, or 0.6 for training runs of fewer than 500 steps, which learn this later."""
@@ -73,6 +76,8 @@ class Guidance:
             )
         if self.group_at is not None and not 0 <= self.group_at <= 1:
             raise ValueError(f"group_at must lie between 0 and 1, got {self.group_at:g}")
+        if not 0 < self.draw_on <= 1:
+            raise ValueError(f"draw_on must lie above 0 and up to 1, got {self.draw_on:g}")
         for name, value in (("budget", self.budget), ("class_budget", self.class_budget)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number of clusters, got {value:g}")
@@ -208,7 +213,7 @@ class Guide:
         learning, fixing = self.done > self._at(self.guidance.learn_from), {}
         for m, start in zip(self.sets, self.start, strict=True):
             if self.done > self._due(m):
-                _stay_settled(m)
+                self._stay_settled(m)
             elif not learning:
                 m.logits.copy_(start)
             elif self._is_led(m):
@@ -219,7 +224,7 @@ class Guide:
         if (
             fixing
         ):  # all at once: rescaling one set after another can make weights arbitrarily large
-            settle(self.layers, fixing)
+            settle(self.layers, fixing, {m: self._final_probability(m) for m in fixing})
         if self.settled:
             self.close()
 
@@ -299,8 +304,16 @@ class Guide:
         elif share == 1 or old is None or not torch.equal(old, self.codes):
             return {m: self.codes}
         else:
-            _stay_settled(m)
+            self._stay_settled(m)
         return {}
+
+    def _final_probability(self, m: Memberships) -> float:
+        """What replaces the ones when a set of nodes settles."""
+        return 1.0 if m is self.classes else self.guidance.draw_on
+
+    def _stay_settled(self, m: Memberships) -> None:
+        """Undoes what gradients, momentum or weight decay moved."""
+        m.settle((m.logits > -SETTLED / 2).to(m.logits), self._final_probability(m))
 
     # --- how many clusters ----------------------------------------------------------------------
 
@@ -341,12 +354,19 @@ class Guide:
 
 
 @torch.no_grad()
-def settle(layers: Sequence[BlockoutLayer], assignments: dict[Memberships, Tensor]) -> None:
-    """Sets memberships to zeros and ones. W~ is rescaled so that the weights of Eq. 5 stay the same
-    wherever two nodes still share a cluster."""
+def settle(
+    layers: Sequence[BlockoutLayer],
+    assignments: dict[Memberships, Tensor],
+    probabilities: dict[Memberships, float] | None = None,
+) -> None:
+    """Sets memberships to zeros and ones, or to zeros and a probability per set of nodes.
+
+    W~ is rescaled so that the weights of Eq. 5 stay the same wherever two nodes still share a
+    cluster.
+    """
     expected = [layer.expected_weight() for layer in layers]
     for memberships, c in assignments.items():
-        memberships.settle(c)
+        memberships.settle(c, (probabilities or {}).get(memberships, 1.0))
     for layer, weight in zip(layers, expected, strict=True):
         p_out, p_in = layer.outputs.probabilities, layer.inputs.probabilities
         mask = masked_weight(torch.ones_like(weight), p_out, p_in)
@@ -368,11 +388,6 @@ def shift_to(logits: Tensor, total: float, dims: tuple[int, ...]) -> None:
         too_many = (logits + middle).sigmoid().sum(dims, keepdim=True) > total
         low, high = torch.where(too_many, low, middle), torch.where(too_many, middle, high)
     logits.add_((low + high) / 2)
-
-
-def _stay_settled(m: Memberships) -> None:
-    """Undoes what momentum or weight decay moved."""
-    m.settle((m.logits > 0).to(m.logits))
 
 
 def _given(similarity: Tensor | Sequence[int], classes: Memberships | None) -> Tensor:

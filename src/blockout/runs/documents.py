@@ -115,6 +115,10 @@ class Result(msgspec.Struct, frozen=True):
     seed: Seed = 0
     parameters: Count = 0
     holdout: Scores | None = None
+    linear: Scores | None = None
+    """A linear classifier on the same features, on the test images."""
+    chance: Percent | None = None
+    """Accuracy of always answering the most frequent class."""
     best: Best | None = None
     groups: GroupsFound | None = None
     warnings: tuple[str, ...] = ()

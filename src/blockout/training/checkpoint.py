@@ -28,6 +28,8 @@ class Tally:
     """How many there were."""
     unlogged: list[float] = field(default_factory=list)
     """Losses of the steps since the last line of metrics."""
+    train_accuracy: float = 0.0
+    """Of the last whole epoch, in per cent."""
     best_accuracy: float = -1.0
     """On the hold-out."""
     best_step: int = 0

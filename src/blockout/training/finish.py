@@ -19,6 +19,7 @@ from blockout.runs.trained import description
 from blockout.structure.groups import agreement, class_groups, different_classes, similarities
 from blockout.training.checkpoint import Tally
 from blockout.training.evaluation import Evaluation
+from blockout.training.reference import chance_accuracy
 
 THUMBNAILS_A_CLASS, THUMBNAIL_SIZE = 4, 48
 
@@ -51,6 +52,7 @@ def write_results(
     best = {"holdout_accuracy": tally.best_accuracy, "step": tally.best_step}
     result = {
         **{name: evaluation.numbers() for name, evaluation in final.items()},
+        "chance": chance_accuracy(data),
         "best": best if tally.best_step else None,
         "steps": steps,
         "seconds": round(tally.seconds, 1),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from blockout.data import ImageData, Split
 from blockout.layers import memberships_of
 from blockout.models import ImageClassifier
+from blockout.models.config import is_pretrained
 from blockout.runs import folder as files
 from blockout.runs import logs
 from blockout.runs.config import RunConfig, TrainConfig
@@ -34,7 +35,8 @@ from blockout.training.evaluation import (
 from blockout.training.finish import write_results
 from blockout.training.interrupts import SIGNALS, Interrupted, Pending
 from blockout.training.processes import Processes
-from blockout.training.progress import Narrator
+from blockout.training.progress import Narrator, duration
+from blockout.training.reference import linear_reference
 
 
 class Recording:
@@ -60,7 +62,7 @@ class Recording:
         self.log_every = config.run.log_every or 1
         self.identity = config.identity(data)
         self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
-        self.tested, self.saved = "", time.perf_counter()
+        self.tested, self.saved, self.estimated = "", time.perf_counter(), False
         self.pending, self.save_is_due, self.stop = Pending(), False, 0
         self.loggers: list[Any] = []
 
@@ -152,6 +154,10 @@ class Recording:
         self._warn()
         self.narrator.step(done, int(epoch) + 1, loss, accuracy, self.tested)
         tally.unlogged.clear()
+        if not self.estimated and speed:
+            self.estimated = True
+            left = (self.steps - done) * self.batch_size / speed
+            self.narrator.say(f"about {duration(left)} to go at {speed:.0f} images/s")
 
     def _end_epoch(self, epoch: int) -> None:
         """Evaluates, keeps the best weights, and saves a checkpoint."""
@@ -166,7 +172,7 @@ class Recording:
         if "holdout" in tests and tests["holdout"].accuracy > tally.best_accuracy:
             tally.best_accuracy, tally.best_step = tests["holdout"].accuracy, done
             self._write_weights(files.BEST)
-        tally.loss_sum, tally.hits, tally.seen = 0.0, 0, 0
+        tally.loss_sum, tally.hits, tally.seen, tally.train_accuracy = 0.0, 0, 0, accuracy
         tally.seconds += time.perf_counter() - began
         self._write(entry)
         self.tested = "".join(f"  {name} {r.accuracy:.1f} %" for name, r in tests.items())
@@ -181,6 +187,9 @@ class Recording:
         final = {"test": self._evaluate(self.data.test)}
         if len(self.data.holdout):
             final["holdout"] = self._evaluate(self.data.holdout)
+        if (linear := linear_reference(self.config, self.data, self.steps)) is not None:
+            final["linear"] = linear
+        self._say_once(watch.verdict(final, self.tally.train_accuracy))
         self._write_weights(files.FINAL)
         p = self._probabilities()
         on_first_process(
@@ -221,8 +230,9 @@ class Recording:
             f"{d.name}: {len(d.classes)} classes, {len(d.train)} training images, "
             f"{len(d.holdout)} held out, {len(d.test)} for the test"
         )
-        for note in d.notes:
+        for note in (*d.notes, *watch.doubts(d)):
             say(f"note: {note}")
+        say(described(self.config))
         say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
 
     def _evaluate(self, split: Split) -> Evaluation:
@@ -269,7 +279,11 @@ class Recording:
         on_first_process(self.processes, lambda: files.write_tensors(self.folder / name, weights))
 
     def _warn(self) -> None:
-        for key, text in watch.collapses(self._probabilities(), self.data.classes).items():
+        self._say_once(watch.collapses(self._probabilities(), self.data.classes))
+
+    def _say_once(self, warnings: dict[str, str]) -> None:
+        """Says and writes each of these warnings (by key) that was not said before."""
+        for key, text in warnings.items():
             if key not in self.tally.said:
                 self.tally.said.append(key)
                 self.narrator.say(f"warning: {text}")
@@ -296,6 +310,23 @@ class Recording:
                 f"stopped at step {self.engine.done} of {self.steps}; the same command continues",
                 self.stop,
             )
+
+
+def described(config: TrainConfig) -> str:
+    """The network and what it sees, in one line."""
+    m, d = config.model, config.data
+    start = "frozen" if m.freeze_trunk else "tuned" if is_pretrained(m.trunk) else "from nothing"
+    layers = "" if m.method == "baseline" else f", {m.nodes} nodes"
+    clusters = f" in {m.clusters} clusters" if m.method == "blockout" else ""
+    seen = "mirrored and shifted"
+    if m.freeze_trunk and d.views:
+        seen = f"{d.views} views of each, once"
+    elif d.stream:
+        seen = "mirrored and cropped"
+    return (
+        f"images of {d.image_size} px ({seen}), trunk {m.trunk} ({start}), head {m.method}"
+        f"{layers}{clusters}"
+    )
 
 
 def make_loggers(run: RunConfig, folder: Path) -> list[Any]:

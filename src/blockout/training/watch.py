@@ -1,10 +1,13 @@
-"""Notices while a run trains when its memberships collapse, and says what to try."""
+"""Notices when a run goes badly, and says what to try."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from blockout.data import ImageData
+from blockout.training.evaluation import Evaluation
 
 BINS = 50
 NEAR = 0.05
@@ -13,6 +16,14 @@ MOST = 0.98
 """Share of P that must be near zero or one to count as a collapse."""
 DEAD = 0.25
 """Share of dead nodes that is worth a warning."""
+UNLEARNED = 75.0
+"""Per cent of its own training images that a network should know in the end."""
+WORSE = 0.5
+"""Points by which a head may miss a linear classifier before it is said."""
+FEW_HELD_OUT = 200
+"""A hold-out of fewer images chooses by chance: one image more is half a point."""
+FEW_IMAGES = 5
+"""Training images of a class, below which little can be learned about it."""
 
 
 def distribution(p: Tensor) -> dict[str, Any]:
@@ -59,4 +70,39 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
                 f"{homeless.float().mean():.0%} of the nodes of {name} belong to no cluster and "
                 "are dead. Try fewer --nodes or a lower --membership-scale"
             )
+    return said
+
+
+def doubts(data: ImageData) -> list[str]:
+    """What is doubtful about the data before training starts."""
+    said = []
+    if 0 < len(data.holdout) < FEW_HELD_OUT:
+        said.append(
+            f"only {len(data.holdout)} images are held out, so the choice of best.safetensors is "
+            "partly chance; --holdout 0.2 holds out more"
+        )
+    counts = torch.bincount(data.train.labels, minlength=len(data.classes))
+    few = [c for c, n in zip(data.classes, counts.tolist(), strict=True) if n < FEW_IMAGES]
+    if few:
+        shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
+        said.append(
+            f"{len(few)} of {len(data.classes)} classes have fewer than {FEW_IMAGES} training "
+            f"images ({shown}); add photographs of them"
+        )
+    return said
+
+
+def verdict(final: Mapping[str, Evaluation], train_accuracy: float) -> dict[str, str]:
+    """What is wrong with a result: for each problem a short key and a text with what to try."""
+    said, test = {}, final["test"].accuracy
+    if "linear" in final and final["linear"].accuracy > test + WORSE:
+        said["worse than linear"] = (
+            f"a linear classifier on the same features does better ({final['linear'].accuracy:.1f} "
+            f"% against {test:.1f} %): use --method baseline, or try more --epochs"
+        )
+    if train_accuracy < UNLEARNED:
+        said["not learned"] = (
+            f"it has not learned its own training images ({train_accuracy:.0f} % right): train "
+            "longer with --epochs, or use a pretrained trunk with --trunk efficientnet-lite0"
+        )
     return said
