@@ -378,3 +378,32 @@ def test_the_most_probable_memberships_are_those_that_settle():
     for cluster in range(4):
         kept, left = before[settled[:, cluster], cluster], before[~settled[:, cluster], cluster]
         assert len(kept) and len(left) and kept.min() >= left.max()
+
+
+def test_hidden_nodes_may_go_on_being_drawn_within_their_clusters():
+    torch.manual_seed(0)
+    net = make_net(hidden=60)
+    guide = Guide(net, 60, Guidance(budget=1.3, class_budget=1.5, draw_on=0.5))
+    seen = run(net, guide, 60)
+    hidden, classes = seen[-1][1], seen[-1][-1]
+    assert set(hidden.unique().tolist()) == {0.0, 0.5}
+    assert set(classes.unique().tolist()) == {0.0, 1.0}
+    assert abs(float((hidden > 0).sum()) - 1.3 * 60) <= 4
+    settled = [step[1] for step in seen if set(step[1].unique().tolist()) == {0.0, 0.5}]
+    assert len(settled) > 20 and all(torch.equal(p, hidden) for p in settled)
+
+
+def test_settling_to_a_probability_keeps_the_weights_of_inference():
+    torch.manual_seed(0)
+    net = make_net(hidden=20)
+    layers = [m for m in net.modules() if isinstance(m, BlockoutLinear)]
+    inner = layers[0].outputs
+    before = [layer.expected_weight() for layer in layers]
+    chosen = (torch.rand(inner.nodes, inner.clusters) < 0.6).float()
+    settle(layers, {inner: chosen}, {inner: 0.5})
+    for layer, weight in zip(layers, before, strict=True):
+        p = layer.outputs.probabilities @ layer.inputs.probabilities.T
+        after = layer.expected_weight()
+        torch.testing.assert_close(after[p > 0], weight[p > 0], rtol=1e-5, atol=1e-7)
+        assert (after[p == 0] == 0).all()
+    assert set(inner.probabilities.unique().tolist()) == {0.0, 0.5}

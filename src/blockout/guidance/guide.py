@@ -58,9 +58,9 @@ class Guidance:
     """When the budget is reached; it falls linearly until then."""
     settle_at: float = 0.35
     """When memberships become zeros and ones; 1 means never."""
-    draw_on: float = 0.5
-    """The probability that replaces the ones of hidden nodes when they settle, so that they go on
-    being drawn: that noise is what regularises. 1 ends it."""
+    draw_on: float = 1.0
+    """The probability that replaces the ones of hidden nodes when they settle. Below 1, for example
+    0.5, they go on being drawn within their clusters, and that noise regularises."""
     group_at: float | None = None
     """Until when classes may change their clusters, while the network learns which are similar.
     Default: 0.5, or 0.6 for training runs of fewer than 500 steps, which learn this later."""
@@ -313,7 +313,9 @@ class Guide:
 
     def _stay_settled(self, m: Memberships) -> None:
         """Undoes what gradients, momentum or weight decay moved."""
-        m.settle((m.logits > -SETTLED / 2).to(m.logits), self._final_probability(m))
+        probability = self._final_probability(m)
+        between = 0.0 if probability == 1 else -SETTLED / 2
+        m.settle((m.logits > between).to(m.logits), probability)
 
     # --- how many clusters ----------------------------------------------------------------------
 
