@@ -327,3 +327,16 @@ def test_prepare_reads_a_path_and_an_opened_image_alike(
 def test_prepare_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no image file .*gone\.png"):
         prepare(tmp_path / "gone.png", 32, MEAN, STD)
+
+
+def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same() -> None:
+    rows, columns = np.mgrid[0:1200, 0:1600]
+    smooth = np.stack([rows / 1200, columns / 1600, (rows + columns) / 2800], 2)
+    file = io.BytesIO()
+    Image.fromarray((255 * smooth).astype(np.uint8)).save(file, "JPEG", quality=95)
+    whole, smaller = decode(file.getvalue()), decode(file.getvalue(), shown=64)
+    assert whole.size == (1600, 1200) and smaller.size == (400, 300)
+    seen = [centre_square(image, 64, 0.875).astype(int) for image in (whole, smaller)]
+    # The average of 4 x 4 pixels of a gradient, before or after rounding to 8 bits.
+    assert abs(seen[0] - seen[1]).max() <= 3
+    assert decode(file.getvalue(), shown=500).size == (1600, 1200)

@@ -26,7 +26,7 @@ from jaxtyping import Int64, UInt8
 from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
 
-VERSION = 1
+VERSION = 2
 """Part of every key. Raise it when the files or the decoding change their meaning."""
 
 Json = TypeVar("Json")

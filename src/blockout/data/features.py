@@ -129,7 +129,7 @@ class Views(Dataset):
             last, image = -1, None
             for out, (place, view) in zip(pixels, wanted, strict=True):
                 if image is None or place != last:
-                    last, image = place, self.pictures.image(place)
+                    last, image = place, self.pictures.image(place, self.size)
                 out[:] = numbered_view(image, self.size, self.crop, view, self.contents[place])
         except DataError as error:
             return error

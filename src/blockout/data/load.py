@@ -148,7 +148,9 @@ def _natural_size(rows: Rows) -> int:
 
 def _median_side(rows: Rows) -> int:
     sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), 64)).astype(np.int64))
-    sides = [min(image.size) for image in sample.images() if not isinstance(image, DataError)]
+    sides = [
+        min(image.size) for image in sample.images(SMALL[1]) if not isinstance(image, DataError)
+    ]
     side = int(np.median(sides)) if sides else SMALL[0]
     return side
 
@@ -157,7 +159,7 @@ def _decode(table: Table, size: int, crop: float, skip_corrupt: bool) -> Decoded
     """The centre square of each image. A damaged image is an error, or is skipped and noted."""
     images = np.empty((len(table.rows), size, size, 3), np.uint8)
     errors: dict[int, str] = {}
-    for place, image in enumerate(table.rows.images()):
+    for place, image in enumerate(table.rows.images(size)):
         if not isinstance(image, DataError):
             images[place] = centre_square(image, size, crop)
         elif skip_corrupt:
@@ -285,7 +287,7 @@ def _assembled(
 
 def _moments(rows: Rows, size: int, crop: float) -> list[list[int]]:
     moments = []
-    for image in rows.images():
+    for image in rows.images(size):
         if isinstance(image, DataError):
             raise image
         moments.extend(cache.moments_of(centre_square(image, size, crop)[None]).tolist())

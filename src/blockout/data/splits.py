@@ -24,8 +24,8 @@ Batch = tuple[Float32[Tensor, "n ..."], Int64[Tensor, " n"]]
 class Pictures(Protocol):
     """Images one by one, for whoever needs other views of them than a split's batches."""
 
-    def image(self, place: int) -> Image.Image:
-        """The image as upright RGB."""
+    def image(self, place: int, shown: int | None = None) -> Image.Image:
+        """The image as upright RGB, large enough for squares that are seen at the size `shown`."""
         ...
 
     def stored(self, place: int) -> bytes:
@@ -119,7 +119,7 @@ class Squares(NamedTuple):
     images: UInt8[Tensor, "total size size 3"]
     rows: Int64[Tensor, " n"]
 
-    def image(self, place: int) -> Image.Image:
+    def image(self, place: int, shown: int | None = None) -> Image.Image:
         return Image.fromarray(self.images[self.rows[place]].numpy())
 
     def stored(self, place: int) -> bytes:

@@ -112,9 +112,9 @@ class _Crops(Dataset):
         return torch.from_numpy(pixels)
 
     def _crop(self, index: int, seed: int) -> UInt8[np.ndarray, "size size 3"]:
-        image = self.rows.image(index)
         if seed < 0:
-            return centre_square(image, self.size, self.crop)
+            return centre_square(self.rows.image(index, self.size), self.size, self.crop)
+        image = self.rows.image(index)
         return random_crop(image, self.size, np.random.default_rng(seed))
 
 

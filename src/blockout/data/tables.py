@@ -49,9 +49,9 @@ class Rows:
     def take(self, places: Int64[np.ndarray, " m"]) -> Self:
         return replace(self, index=self.index[places])
 
-    def image(self, place: int) -> Image.Image:
+    def image(self, place: int, shown: int | None = None) -> Image.Image:
         """The image as upright RGB; a DataError names a damaged or missing image."""
-        return decode(*self._source(place))
+        return decode(*self._source(place), shown)
 
     def stored(self, place: int) -> bytes:
         """The file of the image, undecoded."""
@@ -68,11 +68,11 @@ class Rows:
             return path.as_py(), repr(path.as_py())
         raise DataError(f"cannot read {self._name(row)}: it holds no image")
 
-    def images(self) -> Iterator[Image.Image | DataError]:
+    def images(self, shown: int | None = None) -> Iterator[Image.Image | DataError]:
         """All images in order; for a damaged image, the error that names it."""
         for place in range(len(self)):
             try:
-                yield self.image(place)
+                yield self.image(place, shown)
             except DataError as error:
                 yield error
 
