@@ -119,7 +119,7 @@
     if (touched && layout.dragmode === undefined) ready.dragmode = false; // fingers scroll the page
     const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: UNWANTED };
     plot.drawn = Plotly.newPlot(plot, data, ready, settings).then(() => {
-      plot.on("plotly_click", (event) => clicked(event));
+      plot.on("plotly_click", clicked);
       for (const change of ["plotly_restyle", "plotly_update", "plotly_animated"]) {
         plot.on(change, () => plot.marking || mark(plot));
       }
@@ -160,18 +160,10 @@
   /** Whether a trace shows the classes that can be searched for, not those of another data set. */
   const showsClasses = (trace) => said.classes && trace.meta && trace.meta.classes === said.classes.list;
 
-  const classAt = (trace, i) => {
-    const entry = trace.customdata && trace.customdata[i];
-    return entry === undefined || entry === null ? null : Number(entry.length === undefined ? entry : entry[0]);
-  };
+  const classAt = (trace, i) => trace.customdata[i][0];
 
-  function clicked(event) {
-    const point = event.points[0];
-    const trace = point.fullData || point.data;
-    if (!showsClasses(trace)) return;
-    const entry = point.customdata;
-    const index = Number(entry && entry.length !== undefined && typeof entry !== "string" ? entry[0] : entry);
-    if (said.classes.names[index] !== undefined) choose(index);
+  function clicked({ points: [point] }) {
+    if (showsClasses(point.data)) choose(classAt(point.data, point.pointNumber));
   }
 
   /** The nearest classes of the chosen one, in the run of that name. */
@@ -184,7 +176,7 @@
   function ring(trace, i, radius, line) {
     return {
       name: "mark", type: "circle", xref: trace.xaxis || "x", yref: trace.yaxis || "y", layer: "above",
-      xsizemode: "pixel", ysizemode: "pixel", xanchor: trace.x ? trace.x[i] : i, yanchor: trace.y ? trace.y[i] : i,
+      xsizemode: "pixel", ysizemode: "pixel", xanchor: trace.x[i], yanchor: trace.y[i],
       x0: -radius, x1: radius, y0: -radius, y1: radius, line,
     };
   }
@@ -192,7 +184,7 @@
   function label(trace, i, colour) {
     return {
       name: "mark", text: plain(said.classes.names[chosen]), xref: trace.xaxis || "x", yref: trace.yaxis || "y",
-      x: trace.x ? trace.x[i] : i, y: trace.y ? trace.y[i] : i, ax: 0, ay: -30, arrowhead: 0, arrowwidth: 1.5,
+      x: trace.x[i], y: trace.y[i], ax: 0, ay: -30, arrowhead: 0, arrowwidth: 1.5,
       arrowcolor: colour, standoff: 9, bgcolor: colours(isDark()).ground, bordercolor: colour, borderpad: 2,
     };
   }
@@ -206,8 +198,7 @@
   function marksOf(trace) {
     const { mark: colour } = colours(isDark());
     const shapes = [], labels = [], others = neighbours(trace.meta.run);
-    const length = (trace.customdata || []).length;
-    for (let i = 0; i < length; i++) {
+    for (let i = 0; i < trace.customdata.length; i++) {
       const index = classAt(trace, i);
       if (index === chosen) {
         shapes.push(ring(trace, i, 9, { color: colour, width: 3 }));
@@ -259,37 +250,36 @@
     return button;
   }
 
+  function line(...parts) {
+    const made = element("p");
+    made.append(...parts);
+    return made;
+  }
+
   function branches(run) {
-    const line = element("p", "Branches: ");
-    const own = run.branches[chosen];
-    if (!own.length) line.append("none");
-    for (const cluster of own) {
+    const dots = run.branches[chosen].map((cluster) => {
       const dot = element("span", String(cluster), "branch");
       dot.style.background = said.palette[cluster % said.palette.length];
-      line.append(dot);
-    }
-    line.append(` of ${run.clusters}`);
-    return line;
+      return dot;
+    });
+    return line("Branches: ", ...(dots.length ? dots : ["none"]), ` of ${run.clusters}`);
   }
 
   function nearest(run) {
     const { classes, alike, more } = run.near[chosen];
-    const line = element("p", "Nearest by branches: ");
-    if (!classes.length) line.append("none");
-    classes.forEach((index, i) => line.append(classButton(index, alike[i].toFixed(2))));
-    if (more > 0) line.append(` and ${more} more as near as the last`);
-    return line;
+    const near = classes.map((index, i) => classButton(index, alike[i].toFixed(2)));
+    const rest = more > 0 ? ` and ${more} more as near as the last` : "";
+    return line("Nearest by branches: ", ...(near.length ? near : ["none"]), rest);
   }
 
   function facts(run) {
     const parts = [];
     if (run.accuracy && run.accuracy[chosen] !== null) {
-      parts.push(element("p", `${run.accuracy[chosen]} % of its test images are right`));
+      parts.push(line(`${run.accuracy[chosen]} % of its test images are right`));
     }
     if (run.taken_for && run.taken_for[chosen].length) {
-      const line = element("p", "Most often taken for: ");
-      run.taken_for[chosen].forEach(([index, share]) => line.append(classButton(index, `${share} %`)));
-      parts.push(line);
+      const others = run.taken_for[chosen].map(([index, share]) => classButton(index, `${share} %`));
+      parts.push(line("Most often taken for: ", ...others));
     }
     if (run.branches) parts.push(branches(run));
     if (run.near) parts.push(nearest(run));
