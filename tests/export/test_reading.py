@@ -164,9 +164,15 @@ def repacked(content: bytes, changes: dict[str, Callable[[bytes], bytes]]) -> by
         (lambda d: d.pop("classes"), "is damaged: its description is wrong"),
         (lambda d: d.update(classes=["a", 3, None]), "is damaged: its description is wrong"),
         (lambda d: d["classes"].append("x"), "is damaged: it names 4 classes but its outputs are"),
-        (lambda d: d["preprocessing"].update(image_size=0), "image_size must be 1 to 8192, got 0"),
-        (lambda d: d["preprocessing"].update(std=[1, 1, 0]), "std must be positive"),
-        (lambda d: d["preprocessing"].update(mean=[1, 1]), "three numbers each"),
+        (
+            lambda d: d["preprocessing"].update(image_size=0),
+            "Expected `int` >= 1 - at `$.image_size`",
+        ),
+        (
+            lambda d: d["preprocessing"].update(std=[1, 1, 0]),
+            "Expected `float` > 0.0 - at `$.std[2]`",
+        ),
+        (lambda d: d["preprocessing"].update(mean=[1, 1]), "length 3, got 2 - at `$.mean`"),
     ],
 )
 def test_newer_and_wrong_descriptions_are_told(complaint, exported, form, change, said):

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
+from msgspec import Meta
 
 import blockout
 
@@ -20,6 +20,7 @@ CHECKSUM = "blockout_checksum"
 """A second key, for formats without their own checksum (.pt2 has one)."""
 
 Channels = tuple[float, float, float]
+Positive = Annotated[float, Meta(gt=0)]
 
 
 class ExportError(ValueError):
@@ -47,8 +48,7 @@ def require_checksum(found: str, expected: str | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class About:
+class About(msgspec.Struct, frozen=True):
     """What you need to classify images, apart from the network.
 
     >>> about = About(("ant", "bee"), 32, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
@@ -56,11 +56,11 @@ class About:
     True
     """
 
-    classes: tuple[str, ...]
-    image_size: int
+    classes: Annotated[tuple[str, ...], Meta(min_length=2)]
+    image_size: Annotated[int, Meta(ge=1, le=LARGEST_IMAGE)]
     mean: Channels
-    std: Channels
-    crop: float = 1.0
+    std: tuple[Positive, Positive, Positive]
+    crop: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """The centred square that it sees, as a share of an image's shorter side."""
     architecture: dict[str, Any] | None = None
     """What ``from_description`` needs to build the network; only in files without a graph."""
@@ -92,7 +92,7 @@ class About:
     def from_json(cls, text: str | bytes) -> "About":
         """Raises ExportError if ``to_json`` of this version did not write the text."""
         try:
-            described = json.loads(text)
+            described = msgspec.json.decode(text)
             written = described["format"]
             if type(written) is int and written > FORMAT:
                 raise ExportError(
@@ -101,32 +101,10 @@ class About:
                 )
             if written != FORMAT:
                 raise ValueError(f"expected format {FORMAT}, got {written!r}")
-            return cls._checked(described)
+            seen = described["preprocessing"]
+            values = {**seen, **described, "crop": seen.get("crop_share", 1.0)}
+            return msgspec.convert(values, cls)
         except ExportError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ExportError(f"is damaged: its description is wrong ({error})") from error
-
-    @classmethod
-    def _checked(cls, described: dict[str, Any]) -> "About":
-        seen = described["preprocessing"]
-        about = cls(
-            tuple(described["classes"]),
-            seen["image_size"],
-            tuple(seen["mean"]),
-            tuple(seen["std"]),
-            seen.get("crop_share", 1.0),
-            described["architecture"],
-        )
-        if len(about.classes) < 2 or not all(isinstance(name, str) for name in about.classes):
-            raise ValueError("classes must be at least two names")
-        if type(about.image_size) is not int or not 1 <= about.image_size <= LARGEST_IMAGE:
-            raise ValueError(f"image_size must be 1 to {LARGEST_IMAGE}, got {about.image_size!r}")
-        for values in (about.mean, about.std):
-            if len(values) != 3 or not all(math.isfinite(value) for value in values):
-                raise ValueError(f"mean and std must be three numbers each, got {values}")
-        if not isinstance(about.crop, int | float) or not 0 < about.crop <= 1:
-            raise ValueError(f"crop_share must lie above 0 and up to 1, got {about.crop!r}")
-        if min(about.std) <= 0:
-            raise ValueError(f"std must be positive, got {about.std}")
-        return about

@@ -5,11 +5,12 @@ import copy
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from blockout.convert import to_dense
