@@ -6,6 +6,7 @@ nobody reads the output any more.
 
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,18 +17,6 @@ import blockout
 from blockout.commands.flags import nearest
 from blockout.commands.runs import one_line
 
-COMMANDS = (
-    "train",
-    "evaluate",
-    "predict",
-    "structure",
-    "report",
-    "figures",
-    "compact",
-    "export",
-    "doctor",
-)
-"""Each is a module of ``blockout.commands``, loaded when it is asked for."""
 OVERVIEW = """usage: blockout COMMAND [--help] ...
 
 Networks that learn their own branching while they train.
@@ -48,6 +37,8 @@ Networks that learn their own branching while they train.
 Each command explains its flags with --help. The same `blockout train` continues what was
 interrupted; a finished run is not trained again.
 """
+COMMANDS = tuple(dict.fromkeys(re.findall(r"^  blockout (\w+)", OVERVIEW, re.MULTILINE)))
+"""Each is a module of ``blockout.commands``, loaded when it is asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

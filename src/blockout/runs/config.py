@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -66,37 +66,21 @@ class OptimisationConfig:
     """Decides initial weights, draws, order and augmentation."""
 
     def __post_init__(self) -> None:
-        for flag, value in (
-            ("epochs", self.epochs),
-            ("batch-size", self.batch_size),
-            ("accumulate", self.accumulate),
-            ("steps", self.steps),
-        ):
-            _require(value is None or value >= 1, flag, "at least 1", value)
         _require(
-            self.steps is None or self.epochs is None,
-            "steps",
-            "given without --epochs",
-            f"--steps {self.steps} and --epochs {self.epochs}",
+            self, "at least 1", lambda n: n >= 1, "epochs", "batch_size", "accumulate", "steps"
         )
-        _require(self.lr is None or self.lr > 0, "lr", "positive", self.lr)
-        _require(self.membership_scale > 0, "membership-scale", "positive", self.membership_scale)
-        _require(self.weight_decay >= 0, "weight-decay", "at least 0", self.weight_decay)
-        _require(0 <= self.seed < 2**63, "seed", "at least 0 and below 2**63", self.seed)
-        for flag, value in (
-            ("momentum", self.momentum),
-            ("label-smoothing", self.label_smoothing),
-            ("ema", self.ema),
-        ):
-            _require(0 <= value < 1, flag, "at least 0 and below 1", value)
-        _require(0 < self.warmup < 1, "warmup", "between 0 and 1", self.warmup)
-        _require(self.momentum > 0, "momentum", "positive (Nesterov)", self.momentum)
-        _require(
-            self.batch_size is None or self.batch_size % self.accumulate == 0,
-            "accumulate",
-            f"a divisor of --batch-size {self.batch_size}",
-            self.accumulate,
-        )
+        if self.steps is not None and self.epochs is not None:
+            both = f"--steps {self.steps} and --epochs {self.epochs}"
+            raise ValueError(f"--steps must be given without --epochs, got {both}")
+        _require(self, "positive", lambda x: x > 0, "lr", "membership_scale")
+        _require(self, "at least 0", lambda x: x >= 0, "weight_decay")
+        _require(self, "at least 0 and below 2**63", lambda n: 0 <= n < 2**63, "seed")
+        below_1 = "momentum", "label_smoothing", "ema"
+        _require(self, "at least 0 and below 1", lambda x: 0 <= x < 1, *below_1)
+        _require(self, "between 0 and 1", lambda x: 0 < x < 1, "warmup")
+        _require(self, "positive (Nesterov)", lambda x: x > 0, "momentum")
+        whole = f"a divisor of --batch-size {self.batch_size}"
+        _require(self, whole, lambda n: (self.batch_size or 0) % n == 0, "accumulate")
 
 
 @dataclass(frozen=True)
@@ -117,7 +101,7 @@ class ComputeConfig:
     """Each process draws assignments of its own; by default all train the same architecture."""
 
     def __post_init__(self) -> None:
-        _require(self.num_nodes >= 1, "num-nodes", "at least 1", self.num_nodes)
+        _require(self, "at least 1", lambda n: n >= 1, "num_nodes")
 
 
 @dataclass(frozen=True)
@@ -143,12 +127,8 @@ class RunConfig:
     """Log to this MLflow experiment too (needs mlflow)."""
 
     def __post_init__(self) -> None:
-        _require(
-            self.log_every is None or self.log_every >= 1, "log-every", "at least 1", self.log_every
-        )
-        _require(
-            self.checkpoint_minutes > 0, "checkpoint-minutes", "positive", self.checkpoint_minutes
-        )
+        _require(self, "at least 1", lambda n: n >= 1, "log_every")
+        _require(self, "positive", lambda x: x > 0, "checkpoint_minutes")
 
 
 PARTS = (DataConfig, ModelConfig, OptimisationConfig, Guidance, ComputeConfig, RunConfig)
@@ -369,6 +349,9 @@ def name_of(source: str) -> str:
     return source.replace("\\", "/").rstrip("/").rpartition("/")[2] or source
 
 
-def _require(holds: bool, flag: str, expected: str, got: object) -> None:
-    if not holds:
-        raise ValueError(f"--{flag} must be {expected}, got {got}")
+def _require(config: Any, expected: str, holds: Callable[[Any], bool], *names: str) -> None:
+    """Raises ValueError for the first of these fields that does not hold; None is left open."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise ValueError(f"--{name.replace('_', '-')} must be {expected}, got {value}")
