@@ -2,20 +2,28 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import images_of, open_run
 
+if TYPE_CHECKING:
+    from blockout.data import Split
+    from blockout.runs import TrainedModel
+
 WEIGHTS = "the last, the best on the hold-out, or the network that `blockout compact` made"
+OTHERS = "score all images of other labelled data, for example a folder with one folder per class"
 DRAWS = "average over N sampled architectures instead of using the expected weights"
 
 
 def run(arguments: list[str]) -> int:
-    parser = Parser("evaluate", "Accuracy of a finished run on the images it was made with.")
+    parser = Parser("evaluate", "Accuracy of a finished run on its images, or on others.")
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
-    flag(parser, "--split", "which images", ("test", "holdout", "train"), "test")
+    flag(parser, "--split", "which images of the run", ("test", "holdout", "train"), "test")
+    flag(parser, "--data FOLDER", OTHERS, str)
+    flag(parser, "--skip-corrupt", "with --data: skip unreadable images")
     flag(parser, "--weights", WEIGHTS, ("final", "best", "compact"), "final")
     flag(parser, "--draws N", DRAWS, at_least(2))
     flag(parser, "--json", "print one JSON object")
@@ -26,7 +34,10 @@ def run(arguments: list[str]) -> int:
     from blockout.sampling import SampledModel
     from blockout.training import evaluate
 
-    split = getattr(images_of(opened, quiet=values.json), values.split)
+    if values.data is not None:
+        values.split, split = values.data, _others(trained, values.data, values.skip_corrupt)
+    else:
+        split = getattr(images_of(opened, quiet=values.json), values.split)
     if not len(split):
         raise RunError(
             f"the run in {values.folder} has no images in its {values.split} split "
@@ -43,3 +54,20 @@ def run(arguments: list[str]) -> int:
             f"{result.top5:.2f} % among the first five, loss {result.loss:.4f}"
         )
     return 0
+
+
+def _others(trained: "TrainedModel", name: str, skip_corrupt: bool) -> "Split":
+    """All images of other data, labelled by the classes of the run."""
+    from blockout.data import DataConfig, DataError
+    from blockout.data.load import Expected, load_whole
+
+    config = DataConfig(name, image_size=trained.image_size, skip_corrupt=skip_corrupt)
+    classes, split = load_whole(config, Expected(trained.crop, (trained.mean, trained.std)))
+    if unknown := sorted(set(classes) - set(trained.classes)):
+        raise DataError(
+            f"{name} has {len(unknown)} classes that the run does not know, among them "
+            f"{unknown[0]!r}; it knows {len(trained.classes)}, such as {trained.classes[0]!r}"
+        )
+    places = torch.tensor([trained.classes.index(label) for label in classes])
+    split.labels = places[split.labels]
+    return split

@@ -1,12 +1,16 @@
 """``blockout predict``."""
 
+import csv
 import dataclasses
+import io
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import open_run, require_training
+from blockout.files import write_text
 
 if TYPE_CHECKING:
     from blockout.export import ExportedModel
@@ -22,17 +26,38 @@ def run(arguments: list[str]) -> int:
     flag(parser, "--top N", "how many classes to name", at_least(1), 5)
     flag(parser, "--compact", "with the network that `blockout compact RUN` made")
     flag(parser, "--json", "print a JSON object for each image")
+    flag(parser, "--csv FILE", "write a table of images, classes and probabilities", Path)
     values = parser.parse_args(arguments)
     trained = _load(values.folder, values.compact)
     from blockout.commands.prediction import find_images, predict
 
-    for found in predict(trained, find_images(values.images), values.top):
+    skipped: list[str] = []
+    several = len(values.images) > 1 or values.images[0].is_dir()
+    rows = []
+    for found in predict(
+        trained, find_images(values.images), values.top, skipped if several else None
+    ):
         if values.json:
             print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
-        else:
-            rows = zip(found.classes, found.probabilities, strict=True)
-            print(found.image + "".join(f"\n  {p:6.1%}  {name}" for name, p in rows))
-    return 0
+        elif values.csv is None:
+            pairs = zip(found.classes, found.probabilities, strict=True)
+            print(found.image + "".join(f"\n  {p:6.1%}  {name}" for name, p in pairs))
+        pairs = zip(found.classes, found.probabilities, strict=True)
+        rows += [(found.image, place, name, p) for place, (name, p) in enumerate(pairs, 1)]
+    for reason in skipped:
+        print(f"note: skipped: {reason}", file=sys.stderr)
+    if values.csv is not None:
+        _write_table(values.csv, rows)
+        print(f"{len({row[0] for row in rows})} images in {values.csv}")
+    return 0 if rows else 1
+
+
+def _write_table(path: Path, rows: list[tuple[str, int, str, float]]) -> None:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("image", "place", "class", "probability"))
+    table.writerows((image, place, name, f"{p:.6f}") for image, place, name, p in rows)
+    write_text(path, text.getvalue())
 
 
 def _load(path: Path, compact: bool) -> "TrainedModel | ExportedModel":

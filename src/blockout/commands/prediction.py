@@ -46,18 +46,40 @@ def _is_image(inside: Path, folder: Path) -> bool:
 
 @torch.no_grad()
 def predict(
-    trained: TrainedModel | ExportedModel, images: Sequence[Path], top: int = TOP
+    trained: TrainedModel | ExportedModel,
+    images: Sequence[Path],
+    top: int = TOP,
+    skipped: list[str] | None = None,
 ) -> Iterator[Prediction]:
-    """Top classes with probabilities for each image, in batches; a damaged file is named."""
+    """Top classes with probabilities for each image, in batches.
+
+    A file that cannot be read is an error, or what is wrong with it is added to ``skipped``.
+    """
     top = min(top, len(trained.classes))
     for start in range(0, len(images), BATCH):
         chunk = images[start : start + BATCH]
-        x = torch.stack(
-            [
-                prepare(path, trained.image_size, trained.mean, trained.std, trained.crop)
-                for path in chunk
-            ]
-        )
+        chunk, pixels = _readable(trained, chunk, skipped)
+        if not chunk:
+            continue
+        x = torch.stack(pixels)
         probabilities, classes = trained.model(x).softmax(1).topk(top)
         for path, p, c in zip(chunk, probabilities.tolist(), classes.tolist(), strict=True):
             yield Prediction(str(path), tuple(trained.classes[i] for i in c), tuple(p))
+
+
+def _readable(
+    trained: TrainedModel | ExportedModel, paths: Sequence[Path], skipped: list[str] | None
+) -> tuple[list[Path], list[torch.Tensor]]:
+    """The files that can be read, and their images as the network expects them."""
+    found, pixels = [], []
+    for path in paths:
+        try:
+            pixels.append(
+                prepare(path, trained.image_size, trained.mean, trained.std, trained.crop)
+            )
+            found.append(path)
+        except DataError as error:
+            if skipped is None:
+                raise
+            skipped.append(str(error))
+    return found, pixels

@@ -111,6 +111,25 @@ def load(config: DataConfig, expected: Expected = AS_IT_IS, *, fetch: bool = Tru
     return _streamed(source, opened, config, expected)
 
 
+def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...], Split]:
+    """The classes of some labelled images and all of the images in one split, whatever splits they
+    come in: to score a network on them. ``config.image_size`` says how it sees them."""
+    source = find(config.data, config.cache_folder)
+    table = source.open()
+    if config.skip_corrupt:
+        table = _without_unreadable(source, table, config.cache_folder, config.decoders)
+    assert config.image_size is not None and expected.normalisation is not None
+    labels = torch.from_numpy(table.catalogue.labels)
+    return table.catalogue.classes, StreamSplit(
+        table.rows,
+        labels,
+        config.image_size,
+        *expected.normalisation,
+        config.decoders,
+        expected.crop,
+    )
+
+
 def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decoded | Table:
     """The images in memory, or the table to stream them from."""
     if not config.stream and (found := cache.read(config.cache_folder, entry)) is not None:

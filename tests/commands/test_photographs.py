@@ -1,0 +1,98 @@
+"""A folder of photographs with the defaults: train, evaluate, predict, and what is cached."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from blockout.commands.cli import main
+from blockout.runs import Run
+
+
+def draw(path, level: int, seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(level, level + 60, (130, 150, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, quality=90)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A trained run in `run`, its photographs in `photos`; everything else beside them."""
+    place = tmp_path_factory.mktemp("photographs")
+    for name, level in (("dark", 10), ("light", 120), ("white", 190)):
+        for i in range(10):
+            draw(place / "photos" / name / f"{i}.jpg", level, seed=level + i)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLOCKOUT_CACHE_DIR", str(place / "cache"))
+        words = ["--data", str(place / "photos"), "--run", str(place / "run"), "--steps", "60"]
+        assert main(["train", *words, "--accelerator", "cpu", "--workers", "0"]) == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def cache(place, monkeypatch):
+    monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(place / "cache"))
+
+
+def test_the_default_is_a_frozen_pretrained_trunk_beside_a_linear_classifier(place):
+    run = Run.open(place / "run")
+    assert run.config.model.trunk == "efficientnet-lite0" and run.config.model.freeze_trunk
+    assert run.description.crop == 0.875 and run.description.image_size == 224
+    assert run.result.test.accuracy == 100 and run.result.linear.accuracy == 100
+    assert run.result.chance == pytest.approx(100 / 3)
+
+
+def test_what_training_says_names_the_network_and_what_stands_beside_it(place, capsys):
+    main(["train", "--data", str(place / "photos"), "--run", str(place / "run"), "--steps", "60"])
+    said = capsys.readouterr().out
+    assert "a linear classifier on the same features 100.00 %" in said
+    assert "always the most frequent class 33.3 %" in said
+
+
+def test_evaluation_through_the_trunk_agrees_with_training_on_features(place, capsys):
+    assert main(["evaluate", str(place / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    wanted = Run.open(place / "run").result.test
+    assert found["accuracy"] == wanted.accuracy
+    assert found["loss"] == pytest.approx(wanted.loss, abs=1e-4)
+
+
+def test_other_labelled_data_is_scored_whole_by_the_names_of_its_classes(place, tmp_path, capsys):
+    for i in range(3):
+        draw(tmp_path / "other" / "white" / f"{i}.jpg", 190, seed=i)
+    draw(tmp_path / "other" / "dark" / "one.jpg", 190, seed=9)  # white, and labelled wrongly
+    assert main(["evaluate", str(place / "run"), "--data", str(tmp_path / "other"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["images"], found["accuracy"]) == (4, 75.0)
+    draw(tmp_path / "other" / "purple" / "one.jpg", 50, seed=1)
+    assert main(["evaluate", str(place / "run"), "--data", str(tmp_path / "other")]) == 1
+    assert "does not know, among them 'purple'" in capsys.readouterr().err
+
+
+def test_predictions_of_a_folder_are_a_table_without_what_cannot_be_read(place, tmp_path, capsys):
+    draw(tmp_path / "new" / "a.jpg", 10, seed=3)
+    draw(tmp_path / "new" / "b.jpg", 190, seed=4)
+    (tmp_path / "new" / "c.jpg").write_bytes(b"no image")
+    words = ["predict", str(place / "run"), str(tmp_path / "new"), "--top", "2"]
+    assert main([*words, "--csv", str(tmp_path / "out.csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    best = {row["image"].rpartition("/")[2]: row["class"] for row in rows if row["place"] == "1"}
+    assert best == {"a.jpg": "dark", "b.jpg": "white"} and len(rows) == 4
+    assert "skipped: cannot read" in capsys.readouterr().err
+    assert main(["predict", str(place / "run"), str(tmp_path / "new" / "c.jpg")]) == 1
+
+
+def test_the_cache_is_listed_and_cleaned(place, tmp_path, capsys):
+    held = ["cache", "--cache", str(place / "cache"), "--json"]
+    assert main(held) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (features,) = [entry for entry in found if entry["name"].startswith("features/")]
+    assert features["bytes"] > 30 * 1280 * 4 and not features["deleted"]
+    assert main(["cache", "--cache", str(place / "cache"), "--clean", "nothing"]) == 1
+    assert main([*held, "--older-than", "1"]) == 0
+    assert main([*held, "--clean", features["name"]]) == 0
+    assert not (place / "cache" / features["name"]).exists()
+    assert main(["cache", "--cache", str(tmp_path / "empty")]) == 0
+    assert "0.0 MB in" in capsys.readouterr().out
