@@ -1,0 +1,1 @@
+"""The standing attack: kills, write faults, damaged files and damaged images. `make torture`."""

@@ -1,0 +1,101 @@
+"""What must hold after a command, whatever was done to it."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from torture.server import MEMORY, Outcome
+
+EXIT_CODES = (0, 1, 2)
+OF_THE_CLOCK = {"seconds", "images_per_second", "milliseconds", "notes", "multiply_adds"}
+"""Keys whose values depend on how fast a machine is; compaction keeps what measures faster."""
+MEASURED = ("dense_milliseconds", "compact_milliseconds", "carried_out")
+UNCOMPARED = (
+    "checkpoint.pt", "report.html", "environment.json", "compact.safetensors", "digests.txt",
+)  # fmt: skip
+"""Must be there, but hold times, or one line per attempt."""
+HARMLESS = re.compile(
+    r"(note|warning): |Initializing distributed|distributed_backend|All distributed|-{9}|\s*$"
+)
+
+
+def complaint(done: Outcome, codes: tuple[int, ...] = EXIT_CODES) -> str | None:
+    """What is wrong with the way a command ended, or None: it ends by itself, in plain words."""
+    if done.stopped:
+        return f"it {done.stopped} ({done.seconds:.0f} s, {done.peak >> 20} MB)"
+    if done.peak > MEMORY:
+        return f"it took {done.peak >> 20} MB"
+    if done.breaches:
+        return f"it reached out: {'; '.join(done.breaches)}"
+    if done.left:
+        return f"{len(done.left)} processes were left"
+    if "Traceback" in done.out + done.err or "unexpected error" in done.out + done.err:
+        return f"a traceback: {done.err.strip().splitlines()[-1:]}"
+    if done.code not in codes:
+        return f"exit code {done.code}: {done.err[-300:]!r}"
+    if found := re.search(r"[^\x20-\x7e\n\t\xa0-\u2027\u202f-\ud7ff\uf900-\U000e0000]", _said(done)):
+        return f"it prints the control character {found[0]!r}"
+    lines = [line for line in done.err.splitlines() if not HARMLESS.match(line)]
+    if len(lines) != {0: 0, 1: 1, 2: 2}.get(done.code, len(lines)):
+        return f"exit code {done.code} with {len(lines)} lines of error: {done.err[-500:]!r}"
+    return None
+
+
+def _said(done: Outcome) -> str:
+    return done.out + done.err
+
+
+def essence(folder: Path) -> dict[str, Any]:
+    """Names of all files below and what they hold, without what the clock decides.
+
+    Two folders with the same essence hold the same run, and no litter.
+    """
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir() or path.is_symlink():
+            continue
+        name = re.sub(r"[0-9a-f]{16}", "#", str(path.relative_to(folder)))
+        if "tfevents" in name:
+            found[str(Path(name).parent / "events")] = None
+        elif path.name in UNCOMPARED or path.suffix in (".pt2", ".onnx", ".lock"):
+            found[name] = None
+        elif path.suffix == ".jsonl":
+            found[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.suffix == ".json":
+            found[name] = timeless(json.loads(path.read_text()))
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def timeless(value: Any) -> Any:
+    """JSON without what the clock decides."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if k not in OF_THE_CLOCK and k not in MEASURED}
+        return {k: timeless(v) for k, v in kept.items()}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+def difference(got: dict[str, Any], wanted: dict[str, Any]) -> str | None:
+    """The first thing in which two essences differ."""
+    if surplus := sorted(got.keys() - wanted.keys()):
+        return f"litter: {', '.join(surplus[:4])}"
+    if missing := sorted(wanted.keys() - got.keys()):
+        return f"missing: {', '.join(missing[:4])}"
+    for name, value in wanted.items():
+        if got[name] != value:
+            return f"{name} differs: {_first_difference(got[name], value)}"
+    return None
+
+
+def _first_difference(got: Any, wanted: Any) -> str:
+    if isinstance(got, list) and isinstance(wanted, list):
+        if len(got) != len(wanted):
+            return f"{len(got)} entries in place of {len(wanted)}"
+        return next(_first_difference(a, b) for a, b in zip(got, wanted, strict=True) if a != b)
+    if isinstance(got, dict) and isinstance(wanted, dict):
+        key = next(k for k in got | wanted if got.get(k) != wanted.get(k))
+        return f"{key}: {_first_difference(got.get(key), wanted.get(key))}"
+    return f"{str(got)[:80]} in place of {str(wanted)[:80]}"

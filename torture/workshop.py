@@ -1,0 +1,73 @@
+"""What the attack works on: a few images, and folders to work in that begin alike."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torture.server import Outcome, command
+
+CLASSES = ("warm/ant", "warm/bee", "cold/cat", "cold/dog")
+TRAIN = (
+    "train --run run --data data --cache cache --epochs 2 --batch-size 12 --width 0.05 --nodes 8 "
+    "--clusters 2 --log-every 1 --test-share 0.3 --holdout 0.2"
+).split()
+"""Two epochs of two steps; every file of a run and of the cache is written."""
+EACH_STEP = ["--checkpoint-minutes", "1e-9"]
+
+
+class Workshop:
+    """A temporary folder; ``references`` are results of undisturbed commands."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.references: dict[str, Any] = {}
+        write_images(home / "data")
+
+    @contextlib.contextmanager
+    def room(self, like: str = "") -> Iterator[Path]:
+        """An empty folder with the images in it, or a copy of a kept one; gone afterwards."""
+        with temporary_folder(self.home) as room:
+            if like:
+                shutil.copytree(self.home / like, room, symlinks=True, dirs_exist_ok=True)
+            else:
+                (room / "data").symlink_to("../data")
+            yield room
+
+    def keep(self, room: Path, name: str) -> None:
+        """Keeps a copy of a room to begin others like it."""
+        shutil.rmtree(room / "tmp", ignore_errors=True)
+        shutil.copytree(room, self.home / name, symlinks=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(where: Path | None = None) -> Iterator[Path]:
+    """As ``tempfile.TemporaryDirectory``, but not deleted where a fork of ours ends."""
+    folder = Path(tempfile.mkdtemp(prefix="torture-", dir=where)).resolve()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def done(arguments: list[str], room: Path, **options: Any) -> Outcome:
+    """A command that must succeed, for else there is nothing to compare with."""
+    outcome = command(arguments, room, **{"seconds": 120.0, **options})
+    if outcome.code != 0:
+        raise RuntimeError(f"blockout {' '.join(arguments)} failed: {outcome.err or outcome.out}")
+    return outcome
+
+
+def write_images(folder: Path) -> None:
+    """Ten small pictures for each of four classes in two groups."""
+    import numpy as np
+    from PIL import Image
+
+    chance = np.random.default_rng(0)
+    for place, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.clip(chance.normal(60 * place + 30, 30, (28, 28, 3)), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
