@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Any
 
-from torture import faults, kills, server
+from torture import faults, fuzz, kills, server
 from torture.workshop import Workshop, temporary_folder
 
-PARTS = {"kills": kills, "faults": faults}
+PARTS = {"kills": kills, "faults": faults, "fuzz": fuzz}
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -56,6 +57,7 @@ class Outcome:
 
 def preload() -> None:
     """Imports what commands import, so that forks need not."""
+    import gc
     import importlib
     import warnings
 
@@ -65,6 +67,8 @@ def preload() -> None:
         importlib.import_module(name)
     import torch
 
+    gc.collect()
+    gc.freeze()  # forks share what is here and do not copy it to count references
     torch.set_num_threads(1)  # a fork cannot use threads that its parent has started
     warnings.resetwarnings()
 
@@ -77,6 +81,7 @@ def command(
     seconds: float = SECONDS,
     kill_after: float | None = None,
     kill_with: int = signal.SIGKILL,
+    memory: int | None = None,
     fresh: bool = False,
 ) -> Outcome:
     """Runs ``blockout ARGUMENTS`` in ``folder`` to its end.
@@ -88,12 +93,17 @@ def command(
         seconds: until it counts as hanging.
         kill_after: send a signal after so many seconds,
         kill_with: namely this one.
+        memory: bytes that it may ask for beyond what imports take, as on a small machine.
         fresh: a new interpreter in place of a fork.
     """
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, ours:
         began, pid = time.monotonic(), os.fork()
         if pid == 0:
+            if memory is not None:
+                used = int(Path("/proc/self/statm").read_text().split()[0])
+                most = used * os.sysconf("SC_PAGESIZE") + memory
+                resource.setrlimit(resource.RLIMIT_AS, (most, most))
             _become(arguments, folder, (out.fileno(), err.fileno()), theirs, supervisor, fresh)
         theirs.close()
         watch = _Watch(pid, began + seconds)

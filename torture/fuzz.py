@@ -1,0 +1,272 @@
+"""Damaged and forged files, configs and flags: every command ends in plain words.
+
+A damaged file is as chance leaves it. A command may end with exit code 0 only with the numbers that
+the undamaged file gives. A forged one carries a digest that fits: its numbers may differ, but
+nothing may break, reach out or hang.
+"""
+
+import contextlib
+import hashlib
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from torture import drawing
+from torture.calls import KILL, Supervisor
+from torture.damage import damaged, document_in
+from torture.facts import complaint, difference, essence, timeless
+from torture.server import Outcome, command
+from torture.workshop import CLASSES, EACH_STEP, TRAIN, Workshop, done
+
+RESUME = [*TRAIN, *EACH_STEP]
+PICTURE = f"data/{CLASSES[0]}/0.png"
+FINISHED = {
+    "evaluate run --json": 3,
+    "evaluate run --weights best --json": 1,
+    "evaluate run --weights compact --json": 2,
+    "evaluate run --draws 2 --json": 1,
+    f"predict run {PICTURE} --json": 3,
+    f"predict run {PICTURE}": 1,
+    f"predict run --compact {PICTURE} --json": 2,
+    "structure run": 2,
+    "structure run --format json": 2,
+    "structure run --format dot": 1,
+    "structure run --nearest ant": 1,
+    "report run --out page.html": 2,
+    "figures run --out figures --only 9 --format png": 1,
+    "compact run --json": 1,
+    "export run --format safetensors --out model.safetensors": 1,
+    " ".join(RESUME): 2,
+}
+UNFINISHED = {" ".join(RESUME): 3, "report run --out page.html": 1, "structure run": 1}
+EXPORTED = {name: {f"predict {name} {PICTURE} --json": 1} for name in
+            ("model.onnx", "model.pt2", "model.safetensors")}  # fmt: skip
+CONFIG = "given.json"
+COMMANDS = ("evaluate", "predict", "structure", "report", "figures", "compact", "export", "train")
+WRITTEN = ("page.html", "figures", "model.safetensors", "run")
+"""What commands write, compared where they end well."""
+FLAG_VALUES = (
+    "", "-1", "0", "1", "2", "0.5", "1e308", "-1e-320", "nan", "inf", "1" + "0" * 400, "true",
+    "9999999999999", "null", "[]", "{}", "\x1b[31mred", "x" * 5000, "../x", "/dev/full", "data",
+    "run", "é\u202e", "a\nb", "owner/name", "final", "json", "/proc/self/mem", "200000", "~root",
+)  # fmt: skip
+FEW_PROCESSES = ("devices", "num-nodes", "workers")
+MEMORY_LIMIT = 2 << 30
+
+
+def prepare(workshop: Workshop, only: str = "") -> None:
+    """A finished run with everything, an unfinished one, exports; what each command says of them."""
+    with workshop.room() as room:
+        done(TRAIN, room)
+        done(["compact", "run"], room)
+        for form in ("onnx", "pt2", "safetensors"):
+            done(["export", "run", "--format", form, "--out", f"model.{form}"], room)
+        (room / "run" / "report.html").unlink()
+        workshop.keep(room, "exported")
+        for name in EXPORTED:
+            (room / name).unlink()
+        workshop.keep(room, "finished")
+    with workshop.room() as room:
+        last = ("rename", "run/checkpoint.pt", 3)
+        supervisor = Supervisor(room, lambda call: KILL if call == last else None)
+        command(RESUME, room, supervisor=supervisor, seconds=120)
+        (room / "run" / "report.html").unlink()
+        workshop.keep(room, "unfinished")
+    for base, commands in (("finished", FINISHED), ("unfinished", UNFINISHED)):
+        for words in commands:
+            _refer(workshop, base, words)
+    for commands in EXPORTED.values():
+        for words in commands:
+            _refer(workshop, "exported", words)
+
+
+def _refer(workshop: Workshop, base: str, words: str) -> None:
+    with workshop.room(base) as room:
+        outcome = command(words.split(), room, seconds=120)
+        workshop.references[f"{base}: {words}"] = _facts(outcome, words, room)
+
+
+def _facts(outcome: Outcome, words: str, room: Path) -> dict[str, Any]:
+    """The numbers that a command gives: what it prints and writes, without what the clock decides."""
+    said = [line for line in outcome.out.splitlines() if not re.match("(note|warning): ", line)]
+    if "--json" in words:
+        said = [timeless(json.loads(line)) for line in said]
+    facts: dict[str, Any] = {"code": outcome.code, "printed": said if "train" not in words else []}
+    for name in WRITTEN:
+        path = room / name
+        if path.is_file():
+            facts[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif path.is_dir() and (name != "run" or words.startswith("train")):
+            facts |= {f"{name}/{k}": v for k, v in essence(path).items()}
+    return facts
+
+
+def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
+    """Three quarters of the cases change a file of a run, its cache or an export."""
+    found = []
+    for place, (strategy, share) in enumerate(_strategies(workshop)):
+        found += drawing.drawn(strategy, round(share * count), seed + place)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def _strategies(workshop: Workshop) -> list[tuple[st.SearchStrategy[Any], float]]:
+    fitting = drawing.documents()
+    shares = {"finished": 0.5, "unfinished": 0.15, "exported": 0.1}
+    found = []
+    for base, commands in (("finished", FINISHED), ("unfinished", UNFINISHED)):
+        strategies = [
+            _changed(workshop, base, file, commands, fitting.get(Path(file).name))
+            for file in _files(workshop.home / base)
+        ]
+        found.append((st.one_of(strategies), shares[base]))
+    exported = [_changed(workshop, "exported", file, EXPORTED[file]) for file in EXPORTED]
+    found.append((st.one_of(exported), shares["exported"]))
+    found.append((_configs(workshop, fitting["config.json"]), 0.1))
+    found.append((_flags(workshop), 0.15))
+    return found
+
+
+def _files(base: Path) -> list[str]:
+    """What a command may read back: files of the run and of the cache."""
+    found = [path for name in ("run", "cache") for path in sorted((base / name).rglob("*"))]
+    return [
+        str(path.relative_to(base))
+        for path in found
+        if path.is_file() and "tfevents" not in path.name and path.suffix != ".lock"
+    ]
+
+
+def _changed(
+    workshop: Workshop,
+    base: str,
+    file: str,
+    commands: dict[str, int],
+    fitting: st.SearchStrategy[Any] | None = None,
+) -> st.SearchStrategy[dict[str, Any]]:
+    document = document_in(file, (workshop.home / base / file).read_bytes())
+    weighted = [words for words, weight in commands.items() for _ in range(weight)]
+    return st.builds(
+        lambda changes, words, forged: {
+            "part": "fuzz", "base": base, "file": file, "changes": changes, "command": words,
+            "forged": forged and file.startswith("run/"),
+        },
+        drawing.changes(document, fitting),
+        st.sampled_from(weighted),
+        st.booleans(),
+    )  # fmt: skip
+
+
+def _configs(
+    workshop: Workshop, fitting: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Files for ``--config``, from that of a run."""
+    known = json.loads((workshop.home / "finished/run/config.json").read_text())
+    known |= {"epochs": 1, "run": "other"}
+    (workshop.home / "finished" / CONFIG).write_text(json.dumps(known))
+    return st.builds(
+        lambda changes: {
+            "part": "fuzz", "base": "finished", "file": CONFIG, "changes": changes,
+            "command": f"train --config {CONFIG}",
+        },
+        drawing.changes(known, fitting),
+    )  # fmt: skip
+
+
+def _flags(workshop: Workshop) -> st.SearchStrategy[dict[str, Any]]:
+    """One to three flags of a command with values of all kinds."""
+    strategies = []
+    for name in COMMANDS:
+        with workshop.room() as room:
+            text = command([name, "--help"], room).out
+        flags = sorted(set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"})
+        typed = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+        values = st.sampled_from(FLAG_VALUES) | st.integers().map(str) | typed
+        pair = st.tuples(st.sampled_from(flags), values).filter(_is_safe)
+        start = {
+            "train": [*TRAIN, "--epochs", "1"], "predict": ["predict", "run", PICTURE],
+            "export": ["export", "run", "--format", "safetensors"],
+            "figures": ["figures", "run", "--only", "9", "--format", "png", "--out", "figures"],
+        }.get(name, [name, "run"])  # fmt: skip
+        strategies.append(
+            st.lists(pair, min_size=1, max_size=3).map(
+                lambda pairs, start=start: {
+                    "part": "fuzz", "base": "finished", "command": [*start, *sum(pairs, ())],
+                }
+            )  # fmt: skip
+        )
+    return st.one_of(*strategies, strategies[-1])
+
+
+def _is_safe(pair: tuple[str, str]) -> bool:
+    """Not more processes than the machine that does this can bear."""
+    return pair[0][2:] not in FEW_PROCESSES or pair[1] in ("", "-1", "0", "1", "9999999999999")
+
+
+def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
+    """Changes the file, runs the command; returns what is wrong."""
+    words = case["command"]
+    given = "file" not in case or case["file"] == CONFIG
+    with workshop.room(case["base"]) as room:
+        if "file" in case:
+            _change(room, case)
+        arguments = words.split() if isinstance(words, str) else words
+        outcome = command(arguments, room, memory=MEMORY_LIMIT if given else None)
+        if given:
+            outcome = _without_what_the_user_asks_for(outcome)
+        if problem := complaint(outcome):
+            return problem
+        if outcome.code != 0 or given:
+            return None
+        return _numbers(workshop, case, outcome, room)
+
+
+def _without_what_the_user_asks_for(outcome: Outcome) -> Outcome:
+    """A user may name a hub, a path or a long training; they were refused or ended here."""
+    import dataclasses
+
+    began = outcome.stopped and " steps of " in outcome.out
+    return dataclasses.replace(
+        outcome, breaches=(), stopped="" if began else outcome.stopped,
+        code=0 if began else outcome.code,
+    )  # fmt: skip
+
+
+def _change(room: Path, case: dict[str, Any]) -> None:
+    path = room / case["file"]
+    content = damaged(path.name, path.read_bytes(), case["changes"])
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+        if case.get("forged"):
+            sign(path, content)
+
+
+def sign(path: Path, content: bytes) -> None:
+    """Adds a digest that fits, as somebody would who gives a forged run to others."""
+    with (path.parent / "digests.txt").open("a") as digests:
+        digests.write(f"{hashlib.sha256(content).hexdigest()}  {len(content)}  {path.name}\n")
+
+
+def _numbers(
+    workshop: Workshop, case: dict[str, Any], outcome: Outcome, room: Path
+) -> str | None:
+    """What a command says may differ only where a file was forged, and is JSON in any case."""
+    try:
+        found = _facts(outcome, case["command"], room)
+    except ValueError as error:
+        return f"prints no JSON: {error}"
+    if "--json" in case["command"] and re.search(r"\b(NaN|Infinity)\b", outcome.out):
+        return "prints numbers that are not finite"
+    edited = any(change["change"] in ("set", "unset") for change in case["changes"])
+    if case.get("forged") or (case["base"] == "exported" and edited):
+        return None
+    if Path(case["file"]).name == "compaction.json" and "report" in case["command"]:
+        return None  # measured anew
+    with contextlib.suppress(KeyError):
+        return difference(found, workshop.references[f"{case['base']}: {case['command']}"])
+    return None
