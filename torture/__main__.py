@@ -1,58 +1,156 @@
-"""`python -m torture [PART ...]`: attacks the command, prints counts, exit code 1 on any failure."""
+"""`python -m torture [PART ...]`: attacks the command and prints what held.
+
+    kills    kill -9 at every kind of write, and at random times, over eight configurations
+    faults   every call that changes a file fails once: ENOSPC, EIO, or a kill
+    fuzz     damaged and forged files of runs, caches and exports, configs, flags
+    images   damaged and hostile images
+
+Cases that once failed are kept in torture/corpus and come first. Exit code 1 on any failure.
+"""
 
 import argparse
 import json
 import os
+import re
 import sys
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from torture import faults, fuzz, kills, server
+from torture import calls, faults, fuzz, images, kills, server
 from torture.workshop import Workshop, temporary_folder
 
-PARTS = {"kills": kills, "faults": faults, "fuzz": fuzz}
+PARTS = {"kills": kills, "faults": faults, "fuzz": fuzz, "images": images}
+CASES = {"kills": 100, "faults": None, "fuzz": 10_000, "images": 4_000}
+CORPUS = Path(__file__).parent / "corpus"
+KEPT_OF_ONE_KIND = 2
 
 
 def main() -> int:
     values = _parser().parse_args()
+    if not calls.available():
+        print("torture: needs Linux 5.5 or newer, with seccomp user notification", file=sys.stderr)
+        return 2
     os.environ |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     server.preload()
     with temporary_folder() as home:
         workshop = Workshop(home)
-        failed = 0
-        for name in values.parts or PARTS:
-            failed += attack(workshop, name, values)
-    return 1 if failed else 0
+        rows = [attack(workshop, name, values) for name in values.parts or PARTS]
+    _print_table(rows)
+    if values.record is not None:
+        _write_record(values, rows)
+    return 1 if any(row["failed"] for row in rows) else 0
 
 
-def attack(workshop: Workshop, name: str, values: argparse.Namespace) -> int:
+def attack(workshop: Workshop, name: str, values: argparse.Namespace) -> dict[str, Any]:
+    """One part from its corpus to its last case; returns its row of the table."""
     part, began = PARTS[name], time.monotonic()
     part.prepare(workshop, values.only)
-    cases = part.cases(workshop, values.seed, values.cases)
-    print(f"{name}: {len(cases)} cases after {time.monotonic()-began:.0f} s", flush=True)
+    count = CASES[name] if values.cases is None else values.cases
+    corpus = [case for case in kept(name) if values.only in json.dumps(case)]
+    cases = corpus + (part.cases(workshop, values.seed, count) if count != 0 else [])
+    print(f"{name}: {len(cases)} cases, of them {len(corpus)} from the corpus", flush=True)
 
     def work(case: dict[str, Any]) -> dict[str, Any]:
-        return case | {"problem": part.run(workshop, case)}
+        started = time.monotonic()
+        problem = part.run(workshop, case)
+        return {"case": case, "problem": problem, "seconds": time.monotonic() - started}
 
-    failed = 0
-    for result in server.in_parallel(work, cases, values.workers):
+    until = began + 60 * values.minutes
+    results = []
+    for result in server.in_parallel(work, cases, values.workers, until):
+        results.append(result)
         if result["problem"]:
-            failed += 1
-            print("FAILED", json.dumps(result), flush=True)
-        elif values.verbose:
-            print("ok", json.dumps(result), flush=True)
-    print(f"{name}: {len(cases)} cases, {failed} failed, {time.monotonic()-began:.0f} s", flush=True)
-    return failed
+            print(f"  {result['problem']}\n    {json.dumps(result['case'])}", flush=True)
+    failed = [result for result in results if _failed(result)]
+    if values.keep:
+        keep(name, failed)
+    return {
+        "part": name,
+        "cases": sum(_count(result) for result in results),
+        "failed": len(failed),
+        "missed": sum(result["problem"] == calls.MISSED for result in results),
+        "longest": round(max((result["seconds"] for result in results), default=0), 1),
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "seed": values.seed,
+        "of": dict(sorted(sum((_kinds(result) for result in results), Counter()).items())),
+    }
+
+
+def _failed(result: dict[str, Any]) -> bool:
+    return result["problem"] not in (None, calls.MISSED)
+
+
+def _count(result: dict[str, Any]) -> int:
+    return len(result["case"].get("pictures", [0]))
+
+
+def _kinds(result: dict[str, Any]) -> Counter[str]:
+    case = result["case"]
+    if "pictures" in case:
+        return Counter(Path(picture["name"]).suffix[1:] for picture in case["pictures"])
+    named = ("configuration", "file") if case["part"] != "faults" else ("command",)
+    name = next((case[key] for key in named if key in case), "flags")
+    return Counter([re.sub(r"[0-9a-f]{16}", "#", name)])
+
+
+# --- the corpus -----------------------------------------------------------------------------------
+
+
+def kept(name: str) -> list[dict[str, Any]]:
+    """Cases of a part that once failed."""
+    path = CORPUS / f"{name}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def keep(name: str, failed: list[dict[str, Any]]) -> None:
+    """Adds cases to the corpus: a few of each kind of failure, none twice."""
+    known = [case | {"why": ""} for case in kept(name)]
+    kinds: Counter[str] = Counter()
+    CORPUS.mkdir(exist_ok=True)
+    for result in failed:
+        kind = re.sub(r"[\d.]+|'[^']*'|\S*/\S*", "#", result["problem"])[:120]
+        kinds[kind] += 1
+        if kinds[kind] <= KEPT_OF_ONE_KIND and result["case"] | {"why": ""} not in known:
+            with (CORPUS / f"{name}.jsonl").open("a") as corpus:
+                corpus.write(json.dumps({"why": result["problem"][:200]} | result["case"]) + "\n")
+
+
+# --- what is printed and recorded -----------------------------------------------------------------
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    columns = ("part", "cases", "failed", "missed", "longest", "minutes")
+    print("  ".join(f"{column:>8}" for column in columns))
+    for row in rows:
+        print("  ".join(f"{row[column]:>8}" for column in columns))
+
+
+def _write_record(values: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    from blockout.runs.documents import as_json
+    from blockout.runs.environment import environment
+
+    made = as_json(environment()) | {"command": "python -m torture"}
+    made["machine"]["workers"] = values.workers
+    text = json.dumps({"parts": rows, **made}, indent=2)
+    values.record.write_text(text + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m torture")
-    parser.add_argument("parts", nargs="*")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int)
-    parser.add_argument("--only", default="", metavar="WORD")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--verbose", action="store_true")
+    parser = argparse.ArgumentParser(
+        "python -m torture", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", choices=[*PARTS, []], help="default: all four")
+    add("--seed", type=int, default=0, help="what chance decides follows from it (default: 0)")
+    add("--cases", type=int, metavar="N", help="of each part, beside its corpus; 0: corpus only")
+    add("--minutes", type=float, default=1e9, help="stop each part after so long")
+    add("--workers", type=int, default=os.cpu_count(), help="default: one per processor")
+    add("--only", default="", metavar="WORD", help="configurations or commands with this name")
+    add("--record", type=Path, metavar="FILE", help="write counts, seeds, versions and machine")
+    add("--no-keep", dest="keep", action="store_false", help="add no failure to the corpus")
     return parser
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from torture.calls import Supervisor, ask_before_calls
 
-SECONDS, MEMORY = 20.0, 2 << 30
+SECONDS, MEMORY = 30.0, 2 << 30
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname")
 PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system")
 ALLOWED_NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname")
@@ -271,9 +271,15 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
 
 
 def in_parallel(
-    work: Callable[[Any], dict[str, Any]], tasks: Iterable[Any], workers: int
+    work: Callable[[Any], dict[str, Any]],
+    tasks: Iterable[Any],
+    workers: int,
+    until: float = math.inf,
 ) -> Iterator[dict[str, Any]]:
-    """Results of ``work`` on each task as they come; whichever worker is free takes the next."""
+    """Results of ``work`` on each task as they come; whichever worker is free takes the next.
+
+    After ``until`` (of the monotonic clock) none is begun.
+    """
     waiting = list(tasks)
     queue, put = os.pipe()
     results, tell = os.pipe()
@@ -283,7 +289,7 @@ def in_parallel(
     for _ in range(min(workers, len(waiting))):
         if (pid := os.fork()) == 0:
             os.close(results)
-            _serve(work, waiting, queue, tell)
+            _serve(work, waiting, queue, tell, until)
         pids.append(pid)
     os.close(queue), os.close(tell)
     with open(results, encoding="utf-8") as lines:
@@ -294,9 +300,11 @@ def in_parallel(
             raise RuntimeError("a worker of the torture itself has failed; see above")
 
 
-def _serve(work: Callable[[Any], dict[str, Any]], tasks: list[Any], queue: int, tell: int) -> None:
+def _serve(
+    work: Callable[[Any], dict[str, Any]], tasks: list[Any], queue: int, tell: int, until: float
+) -> None:
     try:
-        while number := os.read(queue, 4):
+        while (number := os.read(queue, 4)) and time.monotonic() < until:
             found = json.dumps(work(tasks[int.from_bytes(number, "little")]))
             with open(tell, "w", encoding="utf-8", closefd=False) as out:
                 out.write(found + "\n")
