@@ -260,7 +260,7 @@ def _numbers(
         found = _facts(outcome, case["command"], room)
     except ValueError as error:
         return f"prints no JSON: {error}"
-    if "--json" in case["command"] and re.search(r"\b(NaN|Infinity)\b", outcome.out):
+    if re.search(r"\b(nan|inf|infinity)\b", outcome.out, re.IGNORECASE):
         return "prints numbers that are not finite"
     edited = any(change["change"] in ("set", "unset") for change in case["changes"])
     if case.get("forged") or (case["base"] == "exported" and edited):

@@ -132,6 +132,8 @@ def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
 
     A batch that fails is narrowed to the first of its pictures that fails alone.
     """
+    if "table" in case:
+        return _tabulated(workshop, case)
     problem = _given(workshop, case)
     if problem and len(case["pictures"]) > 1:
         for picture in case["pictures"]:
@@ -173,6 +175,25 @@ def _trained(workshop: Workshop, case: dict[str, Any], room: Path) -> str | None
     outcome = command([*TRAIN, *skips], room, seconds=60)
     found = complaint(outcome, (0,) if skips else (0, 1))
     return f"train {' '.join(skips)}: {found}" if found else None
+
+
+def _tabulated(workshop: Workshop, case: dict[str, Any]) -> str | None:
+    """A parquet file of images, some of them null, or changed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with workshop.room("network") as room:
+        good = [path for path in sorted((room / "data").rglob("*.png"))]
+        rows = [{"bytes": path.read_bytes(), "path": path.name} for path in good]
+        empty = {"null": None, "null bytes": {"bytes": None, "path": None}}.get(case["table"], {})
+        rows = [empty if empty != {} and i % 5 == 0 else row for i, row in enumerate(rows)]
+        labels = [int(path.parent.parent.name == "warm") for path in good]
+        pq.write_table(pa.table({"image": rows, "label": labels}), room / "table.parquet")
+        content = (room / "table.parquet").read_bytes()
+        (room / "table.parquet").write_bytes(damaged("", content, case["changes"]) or b"")
+        words = [*TRAIN, "--data", "table.parquet", *WAYS[case["way"]]]
+        skips = WAYS[case["way"]] and not case["changes"]
+        return complaint(command(words, room, seconds=60), (0,) if skips else (0, 1))
 
 
 def place(workshop: Workshop, picture: dict[str, Any], path: Path) -> None:
