@@ -69,6 +69,8 @@ def prepare(workshop: Workshop, only: str = "") -> None:
         workshop.keep(room, "exported")
         for name in EXPORTED:
             (room / name).unlink()
+        config = json.loads((room / "run" / "config.json").read_text())
+        (room / CONFIG).write_text(json.dumps(config | {"epochs": 1, "run": "other"}))
         workshop.keep(room, "finished")
     with workshop.room() as room:
         last = ("rename", "run/checkpoint.pt", 3)
@@ -132,13 +134,18 @@ def _strategies(workshop: Workshop) -> list[tuple[st.SearchStrategy[Any], float]
 
 
 def _files(base: Path) -> list[str]:
-    """What a command may read back: files of the run and of the cache."""
+    """What a command may read back: files of the run and of the cache, keys in names as stars."""
     found = [path for name in ("run", "cache") for path in sorted((base / name).rglob("*"))]
-    return [
-        str(path.relative_to(base))
+    names = [
+        re.sub("[0-9a-f]{16}", "*", str(path.relative_to(base)))
         for path in found
-        if path.is_file() and "tfevents" not in path.name and path.suffix != ".lock"
+        if path.is_file() and "tfevents" not in path.name and not path.name.endswith(".lock")
     ]
+    return list(dict.fromkeys(names))
+
+
+def _found(base: Path, name: str) -> Path:
+    return min(base.glob(name))
 
 
 def _changed(
@@ -148,7 +155,7 @@ def _changed(
     commands: dict[str, int],
     fitting: st.SearchStrategy[Any] | None = None,
 ) -> st.SearchStrategy[dict[str, Any]]:
-    document = document_in(file, (workshop.home / base / file).read_bytes())
+    document = document_in(file, _found(workshop.home / base, file).read_bytes())
     weighted = [words for words, weight in commands.items() for _ in range(weight)]
     return st.builds(
         lambda changes, words, forged: {
@@ -165,9 +172,7 @@ def _configs(
     workshop: Workshop, fitting: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
     """Files for ``--config``, from that of a run."""
-    known = json.loads((workshop.home / "finished/run/config.json").read_text())
-    known |= {"epochs": 1, "run": "other"}
-    (workshop.home / "finished" / CONFIG).write_text(json.dumps(known))
+    known = json.loads((workshop.home / "finished" / CONFIG).read_text())
     return st.builds(
         lambda changes: {
             "part": "fuzz", "base": "finished", "file": CONFIG, "changes": changes,
@@ -237,7 +242,7 @@ def _without_what_the_user_asks_for(outcome: Outcome) -> Outcome:
 
 
 def _change(room: Path, case: dict[str, Any]) -> None:
-    path = room / case["file"]
+    path = _found(room, case["file"])
     content = damaged(path.name, path.read_bytes(), case["changes"])
     path.unlink()
     if content is not None:
