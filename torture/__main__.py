@@ -32,7 +32,7 @@ def main() -> int:
     if not calls.available():
         print("torture: needs Linux 5.5 or newer, with seccomp user notification", file=sys.stderr)
         return 2
-    os.environ |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     server.preload()
     with temporary_folder() as home:
         workshop = Workshop(home)

@@ -25,15 +25,17 @@ BY_DESCRIPTOR = ("write", "writev", "pwrite64", "ftruncate", "fallocate", "fsync
 BY_PATH = {"openat": 1, "mkdirat": 1, "unlinkat": 1, "renameat": 3, "renameat2": 3, "linkat": 3}
 OLD_BY_PATH = {"open": 0, "mkdir": 0, "rmdir": 0, "unlink": 0, "rename": 1, "link": 1}
 NUMBERS = {
-    "x86_64": dict(
-        seccomp=317, write=1, writev=20, pwrite64=18, ftruncate=77, fallocate=285, fsync=74,
-        fdatasync=75, openat=257, mkdirat=258, unlinkat=263, renameat=264, renameat2=316,
-        linkat=265, open=2, mkdir=83, rmdir=84, unlink=87, rename=82, link=86,
-    ),
-    "aarch64": dict(
-        seccomp=277, write=64, writev=66, pwrite64=68, ftruncate=46, fallocate=47, fsync=82,
-        fdatasync=83, openat=56, mkdirat=34, unlinkat=35, renameat=38, renameat2=276, linkat=37,
-    ),
+    "x86_64": {
+        "seccomp": 317, "write": 1, "writev": 20, "pwrite64": 18, "ftruncate": 77, "fsync": 74,
+        "fallocate": 285, "fdatasync": 75, "openat": 257, "mkdirat": 258, "unlinkat": 263,
+        "renameat": 264, "renameat2": 316, "linkat": 265, "open": 2, "mkdir": 83, "rmdir": 84,
+        "unlink": 87, "rename": 82, "link": 86,
+    },
+    "aarch64": {
+        "seccomp": 277, "write": 64, "writev": 66, "pwrite64": 68, "ftruncate": 46, "fsync": 82,
+        "fallocate": 47, "fdatasync": 83, "openat": 56, "mkdirat": 34, "unlinkat": 35,
+        "renameat": 38, "renameat2": 276, "linkat": 37,
+    },
 }  # fmt: skip
 NOTIFICATION, ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 RECEIVE, SEND, CONTINUE = 0xC0502100, 0xC0182101, 1

@@ -32,7 +32,7 @@ def _place(content: bytes, change: Change, key: str = "at") -> int:
 
 def _flip(_name: str, content: bytes, change: Change) -> bytes:
     new = bytearray(content or b"\0")
-    new[min(_place(new, change), len(new) - 1)] ^= 1 << change["bit"]
+    new[min(_place(content, change), len(new) - 1)] ^= 1 << change["bit"]
     return bytes(new)
 
 

@@ -22,7 +22,20 @@ RAW_VALUES = (
     {"raw": "9007199254740993"}, {"raw": "18446744073709551616"}, {"raw": "1e308"},
     {"raw": "true"}, {"raw": "null"}, {"raw": "0.5"}, {"raw": '"1"'}, {"raw": ""},
 )  # fmt: skip
-HARMFUL_BYTES = ("\0", "\xff", "\n", '"', "{", "[", "}", ",", "\x1b", "0", "\x80\x80\x80\x80\x10", "PK\x03\x04")
+HARMFUL_BYTES = (
+    "\0",
+    "\xff",
+    "\n",
+    '"',
+    "{",
+    "[",
+    "}",
+    ",",
+    "\x1b",
+    "0",
+    "\x80\x80\x80\x80\x10",
+    "PK\x03\x04",
+)
 SHARE = st.floats(0, 1).map(lambda share: round(share, 4))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -71,7 +84,9 @@ def changes(
     if document is not None:
         places = st.sampled_from(list(paths(document)))
         values = st.sampled_from(RAW_VALUES) | JSON.map(lambda value: {"value": value})
-        found += 3 * [st.builds(lambda path, v: {"change": "set", "path": path, **v}, places, values)]
+        found += 3 * [
+            st.builds(lambda path, v: {"change": "set", "path": path, **v}, places, values)
+        ]
         found.append(st.builds(lambda path: {"change": "unset", "path": path}, places.filter(bool)))
     if fitting is not None:
         found += 2 * [fitting.map(lambda value: {"change": "set", "path": [], "value": value})]
@@ -135,7 +150,7 @@ def drawn(strategy: st.SearchStrategy[Any], count: int, seed: int) -> list[Any]:
         database=None,
         deadline=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck],  # pyright: ignore
     )
     @given(strategy)
     def collect(example: Any) -> None:
@@ -155,7 +170,9 @@ def documents() -> dict[str, st.SearchStrategy[Any]]:
 
     entries = st.lists(fitting(d.StepEntry) | fitting(d.EpochEntry) | fitting(d.WarningEntry))
     sets = st.dictionaries(st.sampled_from(("fc2.outputs", "x")), fitting(d.Distribution))
-    config = st.tuples(*map(fitting, PARTS)).map(lambda parts: {k: v for p in parts for k, v in p.items()})
+    config = st.tuples(*map(fitting, PARTS)).map(
+        lambda parts: {k: v for p in parts for k, v in p.items()}
+    )
     return {
         "config.json": config,
         "model.json": fitting(d.Description),
@@ -164,5 +181,7 @@ def documents() -> dict[str, st.SearchStrategy[Any]]:
         "environment.json": fitting(d.Environment),
         "compaction.json": fitting(d.CompactionCurve),
         "metrics.jsonl": entries,
-        "memberships.jsonl": st.lists(st.builds(lambda step, p: {"step": step, **p}, st.integers(0, 9), sets)),
+        "memberships.jsonl": st.lists(
+            st.builds(lambda step, p: {"step": step, **p}, st.integers(0, 9), sets)
+        ),
     }

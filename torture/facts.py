@@ -35,7 +35,9 @@ def complaint(done: Outcome, codes: tuple[int, ...] = EXIT_CODES) -> str | None:
         return f"a traceback: {done.err.strip().splitlines()[-1:]}"
     if done.code not in codes:
         return f"exit code {done.code}: {done.err[-300:]!r}"
-    if found := re.search(r"[^\x20-\x7e\n\t\xa0-\u2027\u202f-\ud7ff\uf900-\U000e0000]", _said(done)):
+    if found := re.search(
+        r"[^\x20-\x7e\n\t\xa0-\u2027\u202f-\ud7ff\uf900-\U000e0000]", _said(done)
+    ):
         return f"it prints the control character {found[0]!r}"
     lines = [line for line in done.err.splitlines() if not HARMLESS.match(line)]
     if len(lines) != {0: 0, 1: 1, 2: 2}.get(done.code, len(lines)):

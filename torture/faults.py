@@ -1,4 +1,4 @@
-"""Each call that changes a file fails once, or is the last: the command says so, and repeats well."""
+"""Each call that changes a file fails once, or is the last; the same command then ends well."""
 
 import errno
 from pathlib import Path

@@ -59,7 +59,7 @@ MEMORY_LIMIT = 2 << 30
 
 
 def prepare(workshop: Workshop, only: str = "") -> None:
-    """A finished run with everything, an unfinished one, exports; what each command says of them."""
+    """A finished run, an unfinished one, exports; and what each command says of them."""
     with workshop.room() as room:
         done(TRAIN, room)
         done(["compact", "run"], room)
@@ -93,7 +93,7 @@ def _refer(workshop: Workshop, base: str, words: str) -> None:
 
 
 def _facts(outcome: Outcome, words: str, room: Path) -> dict[str, Any]:
-    """The numbers that a command gives: what it prints and writes, without what the clock decides."""
+    """The numbers that a command prints and writes, without what the clock decides."""
     said = [line for line in outcome.out.splitlines() if not re.match("(note|warning): ", line)]
     if "--json" in words:
         said = [timeless(json.loads(line)) for line in said]
@@ -200,9 +200,11 @@ def _flags(workshop: Workshop) -> st.SearchStrategy[dict[str, Any]]:
         strategies.append(
             st.lists(pair, min_size=1, max_size=3).map(
                 lambda pairs, start=start: {
-                    "part": "fuzz", "base": "finished", "command": [*start, *sum(pairs, ())],
+                    "part": "fuzz",
+                    "base": "finished",
+                    "command": [*start, *sum(pairs, ())],
                 }
-            )  # fmt: skip
+            )
         )
     return st.one_of(*strategies, strategies[-1])
 
@@ -257,9 +259,7 @@ def sign(path: Path, content: bytes) -> None:
         digests.write(f"{hashlib.sha256(content).hexdigest()}  {len(content)}  {path.name}\n")
 
 
-def _numbers(
-    workshop: Workshop, case: dict[str, Any], outcome: Outcome, room: Path
-) -> str | None:
+def _numbers(workshop: Workshop, case: dict[str, Any], outcome: Outcome, room: Path) -> str | None:
     """What a command says may differ only where a file was forged, and is JSON in any case."""
     try:
         found = _facts(outcome, case["command"], room)

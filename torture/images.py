@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import shlex
 import struct
 import zlib
 from pathlib import Path
@@ -24,10 +25,10 @@ from torture.workshop import CLASSES, Workshop, done
 
 BATCH = 20
 """Images beside good ones in one folder that `train` reads."""
-TRAIN = (
+TRAIN: list[str] = shlex.split(
     "train --run run --data mixed --cache cache --steps 1 --batch-size 4 --width 0.05 "
     "--method baseline --image-size 28 --no-tensorboard"
-).split()
+)
 WAYS = ([], ["--skip-corrupt"], ["--skip-corrupt", "--stream", "--workers", "0"])
 SPECIAL = ("fifo", "loop", "folder", "dangling", "device")
 """What is no file of bytes."""
@@ -54,7 +55,7 @@ def originals() -> dict[str, bytes]:
     chance = np.random.default_rng(0)
     pixels = chance.integers(0, 256, (30, 40, 4), dtype=np.uint8)
     rgb, rgba = Image.fromarray(pixels[..., :3]), Image.fromarray(pixels)
-    deep = Image.fromarray((pixels[..., 0].astype(np.uint16) << 8))
+    deep = Image.fromarray(pixels[..., 0].astype(np.uint16) << 8)
     frames = {"save_all": True, "append_images": [rgb.rotate(90), rgb.rotate(180)]}
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "turned"
@@ -183,7 +184,7 @@ def _tabulated(workshop: Workshop, case: dict[str, Any]) -> str | None:
     import pyarrow.parquet as pq
 
     with workshop.room("network") as room:
-        good = [path for path in sorted((room / "data").rglob("*.png"))]
+        good = sorted((room / "data").rglob("*.png"))
         rows = [{"bytes": path.read_bytes(), "path": path.name} for path in good]
         empty = {"null": None, "null bytes": {"bytes": None, "path": None}}.get(case["table"], {})
         rows = [empty if empty != {} and i % 5 == 0 else row for i, row in enumerate(rows)]
@@ -227,7 +228,12 @@ def _png(width: int, height: int, bits: int, colour: int, data: bytes, extra: by
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def _zeros(count: int) -> bytes:
@@ -253,6 +259,7 @@ EPS = (
     b"(/tmp/owned) (w) file closefile\nshowpage\n%%EOF\n"
 )
 SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
+BOMB = b"a\0\0"
 HOSTILE = {
     "eps": lambda: EPS,
     "svg": lambda: SVG,
@@ -263,8 +270,8 @@ HOSTILE = {
     "deep bomb": lambda: _png(9000, 9000, 16, 0, _zeros(9000 * 18001)),
     "announced bomb": lambda: _png(2**31 - 1, 2**31 - 1, 8, 2, _zeros(100)),
     "long and thin": lambda: _png(1, 50_000_000, 8, 0, _zeros(100_000_000)),
-    "text bomb": lambda: _png(4, 4, 8, 0, _zeros(20), _chunk(b"zTXt", b"a\0\0" + _zeros(300 << 20))),
-    "profile bomb": lambda: _png(4, 4, 8, 0, _zeros(20), _chunk(b"iCCP", b"a\0\0" + _zeros(300 << 20))),
+    "text bomb": lambda: _png(4, 4, 8, 0, _zeros(20), _chunk(b"zTXt", BOMB + _zeros(300 << 20))),
+    "profile bomb": lambda: _png(4, 4, 8, 0, _zeros(20), _chunk(b"iCCP", BOMB + _zeros(300 << 20))),
     "announced bmp": lambda: _bmp(30000, 30000),
     "negative bmp": lambda: _bmp(-5, -(2**31)),
     "announced gif": lambda: _gif(65535, 65535),

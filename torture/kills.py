@@ -1,4 +1,4 @@
-"""kill -9 at every kind of write and at random times; the same command then ends as if undisturbed."""
+"""kill -9 at every kind of write and at random times; the same command then ends undisturbed."""
 
 import random
 import signal
@@ -58,7 +58,9 @@ def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
         share = {"share_of_time": round(chance.random(), 3)}
         if number % 8 == 7:
             found.append(case | share)
-            found.append(case | share | {"signal": chance.choice(SIGNALS), "fresh": number % 3 == 0})
+            found.append(
+                case | share | {"signal": chance.choice(SIGNALS), "fresh": number % 3 == 0}
+            )
         else:
             calls = workshop.references[name]["calls"]
             kinds = dict.fromkeys(call[:2] for call in calls)

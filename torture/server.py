@@ -25,8 +25,7 @@ from torture.calls import Supervisor, ask_before_calls
 SECONDS, MEMORY = 30.0, 2 << 30
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname")
 PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system")
-ALLOWED_NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname")
-PROGRAMS = ("git",)
+ALLOWED_PROGRAMS = ("git",)
 """`train` notes the commit that it was made with."""
 PRELOADED = (
     "torch", "blockout.commands.cli", "blockout.training", "blockout.training.fabric", "datasets",
@@ -40,10 +39,10 @@ PRELOADED = (
 class Outcome:
     """How a command ended, and what it did meanwhile."""
 
-    code: int
-    """Exit code, or minus the number of the signal that ended it."""
     out: str
     err: str
+    code: int
+    """Exit code, or minus the number of the signal that ended it."""
     seconds: float
     peak: int
     """Most memory of one process, in bytes."""
@@ -111,15 +110,15 @@ def command(
             watch.signal, watch.signal_at = kill_with, began + kill_after
         status, peak = watch.follow(ours, supervisor)
         left = _end_group(pid)
-        out.seek(0), err.seek(0)
-        texts = [file.read().decode(errors="replace") for file in (out, err)]
+        said, complained = (os.pread(file.fileno(), 1 << 24, 0) for file in (out, err))
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             watch.told += ours.recv(1 << 16)
     breaches = tuple(dict.fromkeys(watch.told.decode(errors="replace").split("\n")[:-1]))
     code = os.waitstatus_to_exitcode(status)
     taken = time.monotonic() - began
-    return Outcome(code, *texts, taken, max(peak, watch.peak), breaches, watch.why, left)
+    texts = said.decode(errors="replace"), complained.decode(errors="replace")
+    return Outcome(*texts, code, taken, max(peak, watch.peak), breaches, watch.why, left)
 
 
 class _Watch:
@@ -139,7 +138,7 @@ class _Watch:
             poll.register(listener, select.POLLIN)
         try:
             while True:
-                ready = {descriptor: event for descriptor, event in poll.poll(50)}
+                ready = dict(poll.poll(50))
                 if ended in ready:
                     break
                 if listener is not None and ready.get(listener, 0) & select.POLLIN:
@@ -222,7 +221,7 @@ def _become(
         traceback.print_exc()
         code = 99
     with contextlib.suppress(Exception):
-        sys.stdout.flush(), sys.stderr.flush()
+        sys.stdout.flush()
     os._exit(code)
 
 
@@ -291,7 +290,8 @@ def in_parallel(
             os.close(results)
             _serve(work, waiting, queue, tell, until)
         pids.append(pid)
-    os.close(queue), os.close(tell)
+    os.close(queue)
+    os.close(tell)
     with open(results, encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)

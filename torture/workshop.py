@@ -1,6 +1,7 @@
 """What the attack works on: a few images, and folders to work in that begin alike."""
 
 import contextlib
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,10 +11,10 @@ from typing import Any
 from torture.server import Outcome, command
 
 CLASSES = ("warm/ant", "warm/bee", "cold/cat", "cold/dog")
-TRAIN = (
+TRAIN = shlex.split(
     "train --run run --data data --cache cache --epochs 2 --batch-size 12 --width 0.05 --nodes 8 "
     "--clusters 2 --log-every 1 --test-share 0.3 --holdout 0.2"
-).split()
+)
 """Two epochs of two steps; every file of a run and of the cache is written."""
 EACH_STEP = ["--checkpoint-minutes", "1e-9"]
 
