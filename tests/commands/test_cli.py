@@ -121,6 +121,33 @@ def test_a_config_that_cannot_be_read_is_exit_2(said, tmp_path, text):
     assert code == 2 and len(err.splitlines()) == 2 and "onfig" in err
 
 
+MULTIPLIED = "".join(
+    f"{a}: &{a} [{','.join(['1' if a == 'a' else '*' + chr(ord(a) - 1)] * 9)}]\n"
+    for a in "abcdefghi"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[" * 200_000, "must name flags with plain values, as name: 3"),
+        ("nodes: {a: {b: 3}}", "must name flags with plain values, as name: 3"),
+        (MULTIPLIED, "must name flags with plain values, as name: 3"),
+        ("#" * 2_000_000, "must be at most 1,048,576 bytes long"),
+    ],
+    ids=["deep", "nested", "multiplied", "long"],
+)
+def test_a_config_that_would_fill_the_memory_is_refused_unread(said, tmp_path, text, complaint):
+    (tmp_path / "a.yaml").write_text(text)
+    code, _, err = said("train", "--config", tmp_path / "a.yaml")
+    assert code == 2 and complaint in err and err.count("\n") == 2
+
+
+def test_a_word_that_no_flag_needs_is_refused(said):
+    code, _, err = said("train", "--nodes", "[" * 100_000)
+    assert code == 2 and err.startswith("blockout train: --nodes=[[[[") and err.count("\n") == 2
+
+
 def test_flags_override_a_config_wherever_it_stands(said, tmp_path):
     (tmp_path / "a.yaml").write_text("nodes: 32\nhard: false\n")
     for order in ((0, 1, 2, 3), (2, 3, 0, 1)):

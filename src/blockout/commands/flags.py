@@ -1,6 +1,7 @@
 """Flags: from what the user types to values, and complaints in the words of this program."""
 
 import argparse
+import contextlib
 import difflib
 import math
 import re
@@ -20,6 +21,10 @@ PLAIN_SPELLINGS = {
     "--guided": "--paper=false",
 }
 WITHOUT_VALUE = ("help", "print_config")
+LONGEST_WORD = 4096
+"""Characters; as long as a path may be. Values are YAML, which takes hours for long nonsense."""
+LARGEST_CONFIG = 1 << 20
+"""Bytes; one that names every flag has about a thousand."""
 YES_NO = ("true", "false", "yes", "no")
 TRAIN = """Trains an image classifier and writes everything to a run folder. Repeat the command to
 continue a run that was interrupted. Flags that take true or false can stand alone: --restart,
@@ -97,8 +102,34 @@ def train_flags(arguments: list[str]) -> dict[str, Any]:
     for part in PARTS:
         parser.add_class_arguments(part, None)
     switches = {name for name, kind in kinds.items() if kind in (bool, bool | None)}
-    values = parser.parse_args(_normalised(arguments, switches))
+    words = _normalised(arguments, switches)
+    for word in words:
+        if len(word) > LONGEST_WORD:
+            refuse(parser.prog, f"{word[:20]}... must be at most {LONGEST_WORD:,} characters long")
+        if word.startswith("--config="):
+            _require_plain(Path(word.removeprefix("--config=")))
+    values = parser.parse_args(words)
     return {k: v for k, v in vars(values).items() if k != "config"}
+
+
+def _require_plain(path: Path) -> None:
+    """Refuses a config that is nested or refers to itself: a few lines of that can fill the memory.
+
+    What else is wrong with it, the parser says.
+    """
+    import yaml
+
+    name, depth = f"--config {path}", 0
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        if not path.is_file():
+            return
+        if path.stat().st_size > LARGEST_CONFIG:
+            refuse("blockout train", f"{name} must be at most {LARGEST_CONFIG:,} bytes long")
+        for event in yaml.parse(path.read_text("utf-8"), Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > 2 or isinstance(event, yaml.AliasEvent):
+                refuse("blockout train", f"{name} must name flags with plain values, as name: 3")
 
 
 def _train_parser(kinds: dict[str, Any]) -> "ArgumentParser":
