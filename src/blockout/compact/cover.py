@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from blockout.graph.liveness import Codes
+
 Seconds = TypeVar("Seconds", float, Tensor)
 
 MOST_GROUPS = 64
@@ -73,12 +75,7 @@ class Cover:
     seconds: float
 
 
-def covers(
-    codes_out: Bool[Tensor, "rows clusters"],
-    codes_in: Bool[Tensor, "columns clusters"],
-    work: Work,
-    costs: Costs,
-) -> list[Cover]:
+def covers(codes_out: Codes, codes_in: Codes, work: Work, costs: Costs) -> list[Cover]:
     """A few covers worth trying, the one that should be fastest first.
 
     Starting from one block per code, each step merges the two blocks that save the most time, until
@@ -107,12 +104,7 @@ def covers(
     return found
 
 
-def cover_by_cluster(
-    codes_out: Bool[Tensor, "rows clusters"],
-    codes_in: Bool[Tensor, "columns clusters"],
-    work: Work,
-    costs: Costs,
-) -> Cover | None:
+def cover_by_cluster(codes_out: Codes, codes_in: Codes, work: Work, costs: Costs) -> Cover | None:
     """One block per cluster; outputs are sums over blocks. None if no row is in two blocks.
 
     Two nodes that share several clusters are connected in the first of them; other blocks hold a
@@ -137,17 +129,13 @@ def cover_by_cluster(
     return Cover(tuple(blocks), seconds + 2 * float(costs.copy(total, work)))
 
 
-def first_shared(
-    codes_out: Bool[Tensor, "rows clusters"],
-    codes_in: Bool[Tensor, "columns clusters"],
-    cluster: int,
-) -> Bool[Tensor, "rows columns"]:
+def first_shared(codes_out: Codes, codes_in: Codes, cluster: int) -> Bool[Tensor, "rows columns"]:
     """Which rows and columns share this cluster and no earlier one."""
     shared = codes_out[:, : cluster + 1].float() @ codes_in[:, : cluster + 1].float().T > 0
     return shared & ~(codes_out[:, :cluster].float() @ codes_in[:, :cluster].float().T > 0)
 
 
-def chain_order(codes: Bool[Tensor, "nodes clusters"]) -> Int[Tensor, " nodes"]:
+def chain_order(codes: Codes) -> Int[Tensor, " nodes"]:
     """Nodes sorted by code, each code followed by the most similar one, so that blocks touch.
 
     >>> codes = torch.tensor([[1, 0], [0, 1], [1, 1], [1, 0]], dtype=torch.bool)
@@ -172,7 +160,7 @@ def chain_order(codes: Bool[Tensor, "nodes clusters"]) -> Int[Tensor, " nodes"]:
 class _Inputs:
     """The columns by code, and what a block that reads some of them costs."""
 
-    def __init__(self, codes: Bool[Tensor, "columns clusters"], work: Work, costs: Costs) -> None:
+    def __init__(self, codes: Codes, work: Work, costs: Costs) -> None:
         self.codes, self.work, self.costs = codes, work, costs
         self.kinds, kind = codes.unique(dim=0, return_inverse=True)
         self.size = torch.bincount(kind, minlength=len(self.kinds)).double()

@@ -19,6 +19,7 @@ from blockout.graph import (
     constant_arriving,
     without_partner,
 )
+from blockout.graph.liveness import Codes
 
 
 @dataclass
@@ -26,18 +27,13 @@ class MaskedLayer:
     """A plain layer with the codes of its nodes; its weight is zero where they share no cluster."""
 
     plain: PlainLayer
-    codes_out: Bool[Tensor, "nodes_out clusters"]
-    codes_in: Bool[Tensor, "nodes_in clusters"]
+    codes_out: Codes
+    codes_in: Codes
     bias: Float[Tensor, " nodes_out"]
     """Includes the constants of dropped inputs; float64."""
 
     @classmethod
-    def of(
-        cls,
-        plain: PlainLayer,
-        codes_out: Bool[Tensor, "nodes_out clusters"],
-        codes_in: Bool[Tensor, "nodes_in clusters"],
-    ) -> "MaskedLayer":
+    def of(cls, plain: PlainLayer, codes_out: Codes, codes_in: Codes) -> "MaskedLayer":
         """Sets the weight to zero where two nodes share no cluster."""
         bias = torch.zeros(len(codes_out), dtype=torch.float64)
         if plain.bias is not None:

@@ -23,6 +23,12 @@ TIED = 1e-2
 SAME_P = 1e-3
 """P that differ by less are equal."""
 
+P = Float[np.ndarray, "classes clusters"]
+Table = Float[np.ndarray, "classes classes"]
+Numbers = Int64[np.ndarray, "classes"]
+"""The number of each class's group."""
+Orders = Int64[np.ndarray, "permutations classes"]
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -58,13 +64,13 @@ class Consistency:
     """The share of random permutations of one run's classes that correlate at least as well."""
 
 
-def similarities(p: Float[np.ndarray, "classes clusters"]) -> Float[np.ndarray, "classes classes"]:
+def similarities(p: P) -> Table:
     """Cosine of the centred rows: which classes share clusters, however many each has."""
     unit = _unit_rows(p)
     return unit @ unit.T
 
 
-def clusters_differ(p: Float[np.ndarray, "nodes clusters"]) -> bool:
+def clusters_differ(p: P) -> bool:
     """Whether P of any node differs between two clusters.
 
     >>> clusters_differ(np.array([[0.2, 0.2], [0.9, 0.9]])), clusters_differ(np.array([[0.2, 0.3]]))
@@ -73,9 +79,7 @@ def clusters_differ(p: Float[np.ndarray, "nodes clusters"]) -> bool:
     return bool((np.ptp(p, axis=1) > SAME_P).any())
 
 
-def class_groups(
-    p: Float[np.ndarray, "classes clusters"], count: int
-) -> Int64[np.ndarray, "classes"]:
+def class_groups(p: P, count: int) -> Numbers:
     """``count`` groups of classes by average linkage over the cosine of centred memberships.
 
     >>> class_groups(np.array([[.9, .1], [.8, .1], [.1, .9]]), 2)
@@ -86,12 +90,12 @@ def class_groups(
     return _cut(class_tree(p), count)
 
 
-def class_tree(p: Float[np.ndarray, "classes clusters"]) -> Float[np.ndarray, "merges 4"]:
+def class_tree(p: P) -> Float[np.ndarray, "merges 4"]:
     """The merges of average linkage over the cosine distance, as scipy's ``linkage`` gives them."""
     return linkage(squareform(_distances(p)), "average") if len(p) > 1 else np.zeros((0, 4))
 
 
-def different_classes(p: Float[np.ndarray, "classes clusters"]) -> int:
+def different_classes(p: P) -> int:
     """The number of classes with different memberships: an upper bound on meaningful groups.
 
     >>> different_classes(np.array([[1., 0.], [1., 0.], [0., 1.]]))
@@ -103,7 +107,7 @@ def different_classes(p: Float[np.ndarray, "classes clusters"]) -> int:
     return 1 + int((heights >= TIED).sum())
 
 
-def natural_count(p: Float[np.ndarray, "classes clusters"], most: int) -> int:
+def natural_count(p: P, most: int) -> int:
     """The number of groups, up to ``most``, with the highest mean silhouette; 1 if none is above 0.
 
     >>> natural_count(np.array([[.9, .1], [.8, .1], [.1, .9], [.2, .8]]), most=3)
@@ -119,10 +123,10 @@ def natural_count(p: Float[np.ndarray, "classes clusters"], most: int) -> int:
 
 
 def agreement(
-    found: Sequence[int] | Int64[np.ndarray, "n"],
-    taxonomy: Sequence[int] | Sequence[str] | Int64[np.ndarray, "n"],
+    found: Sequence[int] | Numbers,
+    taxonomy: Sequence[int] | Sequence[str] | Numbers,
     *,
-    alike: Float[np.ndarray, "n n"] | None = None,
+    alike: Table | None = None,
     permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> Agreement:
@@ -149,13 +153,7 @@ def agreement(
     return Agreement(rand, nmi, rand_p, nmi_p, auc, auc_p)
 
 
-def consistency(
-    p: Float[np.ndarray, "classes clusters"],
-    other: Float[np.ndarray, "classes other_clusters"],
-    *,
-    permutations: int = PERMUTATIONS,
-    seed: int = 0,
-) -> Consistency:
+def consistency(p: P, other: P, *, permutations: int = PERMUTATIONS, seed: int = 0) -> Consistency:
     """Correlation of the pairwise similarities of the same classes in two training runs.
 
     >>> p = np.array([[.9, .1, .1], [.8, .2, .0], [.1, .9, .3], [.2, .1, .9]])
@@ -182,14 +180,14 @@ def consistency(
     return Consistency(float(correlation), _share_of_at_least(by_chance, observed))
 
 
-def _unit_rows(p: Float[np.ndarray, "n clusters"]) -> Float[np.ndarray, "n clusters"]:
+def _unit_rows(p: P) -> P:
     """Centred rows of length one; a row at the mean stays zero."""
     centred = p - p.mean(0)
     lengths = np.linalg.norm(centred, axis=1, keepdims=True)
     return np.divide(centred, lengths, out=np.zeros_like(centred), where=lengths > 1e-12)
 
 
-def _cut(tree: Float[np.ndarray, "merges 4"], count: int) -> Int64[np.ndarray, "classes"]:
+def _cut(tree: Float[np.ndarray, "merges 4"], count: int) -> Numbers:
     """The groups before the last ``count - 1`` merges; scipy's ``cut_tree`` reorders ties."""
     classes = len(tree) + 1
     label = np.arange(classes)
@@ -199,21 +197,17 @@ def _cut(tree: Float[np.ndarray, "merges 4"], count: int) -> Int64[np.ndarray, "
     return np.array([seen.setdefault(group, len(seen)) for group in label.tolist()])
 
 
-def _distances(p: Float[np.ndarray, "n clusters"]) -> Float[np.ndarray, "n n"]:
+def _distances(p: P) -> Table:
     distances = np.clip(1 - similarities(p.astype(np.float64)), 0, 2)
     np.fill_diagonal(distances, 0)
     return distances
 
 
-def _numbered(groups: Sequence | np.ndarray) -> Int64[np.ndarray, "n"]:
+def _numbered(groups: Sequence | np.ndarray) -> Numbers:
     return np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
 
 
-def _table_p_values(
-    found: Int64[np.ndarray, "n"],
-    known: Int64[np.ndarray, "n"],
-    orders: Int64[np.ndarray, "permutations n"],
-) -> tuple[float, float]:
+def _table_p_values(found: Numbers, known: Numbers, orders: Orders) -> tuple[float, float]:
     """Of the adjusted Rand index and of mutual information.
 
     A permutation keeps the sizes of all groups. Both measures then depend only on n_ij, the classes
@@ -232,11 +226,7 @@ def _table_p_values(
     return first, second
 
 
-def _auc(
-    alike: Float[np.ndarray, "n n"],
-    known: Int64[np.ndarray, "n"],
-    orders: Int64[np.ndarray, "permutations n"],
-) -> tuple[float | None, float | None]:
+def _auc(alike: Table, known: Numbers, orders: Orders) -> tuple[float | None, float | None]:
     """The AUC over all pairs and its p-value; ranks order permutations as the AUC does."""
     i, j = np.triu_indices(len(known), 1)
     together = known[i] == known[j]

@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from blockout.graph import connected_pairs
+from blockout.graph.liveness import Codes
 
 Code = tuple[int, ...]
 """The clusters that a node belongs to, ascending; () for a node without clusters."""
@@ -47,7 +46,7 @@ class NodeSet:
         return len(self.memberships[0])
 
     @cached_property
-    def assignments(self) -> Bool[Tensor, "nodes clusters"]:
+    def assignments(self) -> Codes:
         """Which node belongs to which cluster; compared in float32, as the layers hold P."""
         return torch.tensor(self.memberships, dtype=torch.float32) >= self.threshold
 
@@ -152,12 +151,7 @@ class LayerCost(Cost):
     layer: Layer
 
     @classmethod
-    def of(
-        cls,
-        layer: Layer,
-        inputs: Bool[Tensor, "nodes_in clusters"],
-        outputs: Bool[Tensor, "nodes_out clusters"],
-    ) -> Self:
+    def of(cls, layer: Layer, inputs: Codes, outputs: Codes) -> Self:
         """Of a layer between two sets of nodes, given the codes of those that are alive."""
         before, after = len(inputs) * len(outputs), connected_pairs(outputs, inputs)
         each = layer.weights_per_pair
