@@ -11,6 +11,7 @@ from blockout.runs import Run
 from blockout.show.mistakes import cell_starts
 from blockout.structure.nodes import Layer
 
+P = Float[np.ndarray, "nodes clusters"]
 NODES, CLUSTERS, SEED = 48, 4, 5
 """Of the examples."""
 KEPT, BELONGS = 0.5, 0.3
@@ -78,9 +79,7 @@ def learned_masks(run: Run) -> list[Mask]:
     return found
 
 
-def expected_mask(
-    p_out: Float[np.ndarray, "nodes_out clusters"], p_in: Float[np.ndarray, "nodes_in clusters"]
-) -> Float[np.ndarray, "nodes_out nodes_in"]:
+def expected_mask(p_out: P, p_in: P) -> Float[np.ndarray, "nodes_out nodes_in"]:
     """P_j P_{j-1}^T / k (Eq. 5). It is linear in each P: means of rows give means of cells.
 
     >>> expected_mask(np.array([[1., 0.]]), np.array([[1., 1.], [0., 1.]])).tolist()
@@ -89,7 +88,7 @@ def expected_mask(
     return p_out @ p_in.T / p_out.shape[1]
 
 
-def order_by_code(p: Float[np.ndarray, "nodes clusters"]) -> Int64[np.ndarray, " nodes"]:
+def order_by_code(p: P) -> Int64[np.ndarray, " nodes"]:
     """Indices of the nodes, with nodes of one code (a set of clusters) side by side.
 
     Codes are in Gray's order: neighbours differ by few clusters, which keeps the nodes of a cluster
@@ -104,13 +103,13 @@ def order_by_code(p: Float[np.ndarray, "nodes clusters"]) -> Int64[np.ndarray, "
     return np.lexsort((-decided, *(~place).T[::-1]))
 
 
-def _fewer_rows(p: Float[np.ndarray, "nodes clusters"]) -> Float[np.ndarray, "rows clusters"]:
+def _fewer_rows(p: P) -> P:
     """At most ``MOST_CELLS`` rows, each the mean of the rows that it stands for."""
     starts = cell_starts(len(p), MOST_CELLS)
     counts = np.diff(starts, append=len(p))
     return (np.add.reduceat(p, starts, axis=0, dtype=np.float64) / counts[:, None]).astype(p.dtype)
 
 
-def _some(p: Float[np.ndarray, "nodes clusters"]) -> Float[np.ndarray, "rows clusters"]:
+def _some(p: P) -> P:
     """Evenly spaced nodes: a mean of unrelated neighbours would show nothing."""
     return p[np.linspace(0, len(p) - 1, min(len(p), MOST_CELLS // 2)).round().astype(int)]

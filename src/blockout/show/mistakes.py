@@ -9,6 +9,8 @@ from jaxtyping import Float, Int64
 from blockout.runs import Run
 from blockout.show.groups import groups_to_show
 
+Counts = Int64[np.ndarray, "classes classes"]
+"""A row per class: how many of its images were taken for each class."""
 PERMUTATIONS = 1000
 
 
@@ -42,9 +44,7 @@ def _mistaken(run: Run, a: int, b: int) -> tuple[int, ...]:
     return tuple(found[certain].tolist())
 
 
-def row_shares(
-    counts: Int64[np.ndarray, "classes classes"], order: Sequence[int], most: int
-) -> Float[np.ndarray, "cells cells"]:
+def row_shares(counts: Counts, order: Sequence[int], most: int) -> Float[np.ndarray, "cells cells"]:
     """Per cent of the images of each row, in this order; many classes share cells.
 
     >>> row_shares(np.array([[8, 2], [1, 3]]), [1, 0], 2).tolist()
@@ -79,9 +79,7 @@ class Nearness:
 
 
 def nearness(
-    confusion: Int64[np.ndarray, "classes classes"],
-    group: Int64[np.ndarray, " classes"],
-    permutations: int = PERMUTATIONS,
+    confusion: Counts, group: Int64[np.ndarray, " classes"], permutations: int = PERMUTATIONS
 ) -> Nearness | None:
     """Of the mistakes in a confusion matrix; None without any.
 

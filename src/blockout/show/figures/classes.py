@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,6 +15,7 @@ from blockout.show.figures import examples, style
 from blockout.show.figures.selection import on_the_same_classes
 from blockout.show.methods import labels
 
+PerClass = Float[np.ndarray, " classes"]
 EXAMPLES = 3
 BACKGROUND = {"boxstyle": "round,pad=0.05", "fc": "white", "ec": "none", "alpha": 0.75}
 LINK = {"arrowstyle": "-", "linewidth": 0.5, "color": PALETTE[3], "shrinkA": 0, "shrinkB": 0}
@@ -65,9 +66,7 @@ def _titles(runs: Sequence[Run], most: int) -> list[str]:
     return [style.plain(title) for title in found]
 
 
-def _correlate(
-    axes: Axes, first: Float[np.ndarray, " classes"], values: Float[np.ndarray, " classes"]
-) -> None:
+def _correlate(axes: Axes, first: PerClass, values: PerClass) -> None:
     """How similar the numbers of clusters are in two runs, if they vary."""
     if found := correlation(first, values):
         text = f"r = {found.pearson:.2f} with (a)"
@@ -75,7 +74,7 @@ def _correlate(
         axes.annotate(text, (0.02, 0.98), xycoords="axes fraction", **look)
 
 
-def _draw(axes: Axes, values: Float[np.ndarray, " classes"]) -> None:
+def _draw(axes: Axes, values: PerClass) -> None:
     low, median, high = quartiles(values)
     look = {"color": PALETTE[5], "linewidth": 0, "rasterized": len(values) > 300}
     axes.bar(range(len(values)), values, width=0.75, **look)
@@ -86,12 +85,7 @@ def _draw(axes: Axes, values: Float[np.ndarray, " classes"]) -> None:
     axes.set(xlim=(-1, len(values)), xticks=[], xlabel=f"{len(values)} classes")
 
 
-def _number(
-    axes: Axes,
-    values: Float[np.ndarray, " classes"],
-    order: Int64[np.ndarray, " classes"],
-    chosen: Sequence[int],
-) -> None:
+def _number(axes: Axes, values: PerClass, order: np.ndarray, chosen: Sequence[int]) -> None:
     """1, 2, ... in a row above their bars, each with a line to its own."""
     place = np.argsort(order)
     row = 1.06 * max((values[c] for c in chosen), default=0)

@@ -2,13 +2,12 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from blockout.masking import draw_assignments
 from blockout.show.colours import PALETTE
 from blockout.show.figures import style
-from blockout.show.figures.sheet import Sheet
+from blockout.show.figures.sheet import Codes, Sheet
 
 SEED = 20
 NODES = (8, 6)
@@ -32,9 +31,7 @@ def dropout() -> Figure:
     return sheet.figure
 
 
-def _connections(
-    sheet: Sheet, c_in: Float[np.ndarray, "nodes_in 1"], c_out: Float[np.ndarray, "nodes_out 1"]
-) -> None:
+def _connections(sheet: Sheet, c_in: Codes, c_out: Codes) -> None:
     """Nodes in two columns; lines where both ends are kept."""
     cell, step, left, right = 0.15, 0.205, 0.35, 1.65
     inputs, outputs = ([1 + step * ((n - 1) / 2 - i) for i in range(n)] for n in NODES)

@@ -18,6 +18,8 @@ ZERO = "#ededed"
 MERGED = "#b5b5b5"
 """Nodes with different codes."""
 NO_FILL = {"facecolor": "none", "linewidth": 0.6}
+Codes = Float[np.ndarray, "nodes k"]
+"""Zeros and ones: which node is in which cluster."""
 Edge = tuple[float, float, float]
 """An upright edge: x, low, high."""
 
@@ -58,9 +60,7 @@ class Sheet:
         self.stripes(x, y, wide, high, code)
         self.box(x, y, wide, high, facecolor="none", linewidth=0.5)
 
-    def strip(
-        self, x: float, y: float, cell: float, c: Float[np.ndarray, "nodes k"], *, upright: bool
-    ) -> None:
+    def strip(self, x: float, y: float, cell: float, c: Codes, *, upright: bool) -> None:
         """Nodes one by one, from the top or from the left."""
         for i, row in enumerate(c):
             right, up = (0, len(c) - 1 - i) if upright else (i, 0)
@@ -99,21 +99,14 @@ class Sheet:
         self.axes.pcolormesh(across, up, shown, vmin=limits[0], vmax=limits[1], **look)
         self.box(x, y, cell * columns, cell * rows, **NO_FILL)
 
-    def block_matrix(
-        self,
-        x: float,
-        y: float,
-        cell: float,
-        c_out: Float[np.ndarray, "nodes_out k"],
-        c_in: Float[np.ndarray, "nodes_in k"],
-    ) -> None:
+    def block_matrix(self, x: float, y: float, cell: float, c_out: Codes, c_in: Codes) -> None:
         """Weights in the colours of the clusters that their two nodes share; grey without any."""
         shared = (c_out[:, None] * c_in[None]) > 0
         self._cells(x, y, cell, [[np.flatnonzero(both) for both in row] for row in shared])
         high, wide = cell * len(c_out), cell * len(c_in)
         self.box(x, y, wide, high, facecolor="none", linestyle=(0, (3, 2)))
 
-    def clusters(self, x: float, y: float, cell: float, c: Float[np.ndarray, "nodes k"]) -> None:
+    def clusters(self, x: float, y: float, cell: float, c: Codes) -> None:
         """C itself: a row per node, a column per cluster in its colour."""
         self._cells(x, y, cell, [[[j] if bit else [] for j, bit in enumerate(row)] for row in c])
         self.box(x, y, cell * c.shape[1], cell * len(c), **NO_FILL)

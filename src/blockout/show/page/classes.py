@@ -17,6 +17,7 @@ from blockout.show.page.drawing import class_points, plain
 from blockout.show.page.section import Figure, Section, html, in_detail, paragraphs
 from blockout.show.selection import with_structure
 
+Order = Int64[np.ndarray, " classes"]
 MOST_RUNS = 4
 NAMED = 150
 """Up to so many classes, each has its name on the axis."""
@@ -140,7 +141,7 @@ def _lowest(runs: Sequence[Run]) -> float:
     return 10 * max(least // 10 - 1, 0)
 
 
-def _orders(run: Run) -> dict[str, Int64[np.ndarray, " classes"]]:
+def _orders(run: Run) -> dict[str, Order]:
     """The classes from the bottom row to the top, for each way to sort them."""
     clusters, accuracy = _clusters(run), np.nan_to_num(_accuracy(run), nan=-1.0)
     names = np.array([name.casefold() for name in run.classes])
@@ -153,9 +154,7 @@ def _orders(run: Run) -> dict[str, Int64[np.ndarray, " classes"]]:
     }
 
 
-def _buttons(
-    orders: dict[str, Int64[np.ndarray, " classes"]], names: Sequence[str], runs: int
-) -> list[dict[str, Any]]:
+def _buttons(orders: dict[str, Order], names: Sequence[str], runs: int) -> list[dict[str, Any]]:
     found = []
     for label, order in orders.items():
         rows = {"y": [np.argsort(order).tolist()] * (2 * runs)}
@@ -164,7 +163,7 @@ def _buttons(
     return found
 
 
-def _texts(names: Sequence[str], order: Int64[np.ndarray, " classes"]) -> list[str]:
+def _texts(names: Sequence[str], order: Order) -> list[str]:
     return [names[int(c)] for c in order] if names else []
 
 
