@@ -117,7 +117,9 @@ class Plan:
             best, note = choices[0], f"dense: blocks for {kept} would not be worth it; {how}"
         else:
             note = f"{best.blocks} blocks hold {kept}; {how}"
-        setattr(best.module, "note", note + _survival(layer, best.rows))  # noqa: B010
+        if len(best.rows) < (nodes := len(layer.codes_out)):
+            note += f"; {len(best.rows)} of {nodes} outputs live"
+        setattr(best.module, "note", note)  # noqa: B010
         return best.module, best.rows
 
     def _plain(self, name: str) -> nn.Module:
@@ -125,11 +127,6 @@ class Plan:
         layer = self.layers[name]
         everyone = torch.arange(len(layer.codes_out))
         return _dense(layer, self.order.get(name, everyone), self._inputs(name))
-
-
-def _survival(layer: MaskedLayer, rows: Tensor) -> str:
-    nodes = len(layer.codes_out)
-    return "" if len(rows) == nodes else f"; {len(rows)} of {nodes} outputs live"
 
 
 def _candidates(

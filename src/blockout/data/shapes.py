@@ -89,10 +89,6 @@ def _fold(u: Plane, v: Plane, sectors: int) -> Plane:
     return np.mod(np.arctan2(v, u), sector) - sector / 2
 
 
-def _disc(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
-    return np.hypot(u, v) - 1
-
-
 def _star(u: Plane, v: Plane, rng: np.random.Generator) -> Plane:
     """Five points: ten copies of one straight edge from a tip (radius 1.1) to a notch (0.45)."""
     angle, rho = np.abs(_fold(u, v, 5)), np.hypot(u, v)

@@ -37,7 +37,7 @@ def similarity_of(means: Float[Tensor, "classes features"]) -> Table:
             [-0.6667, -0.6667,  0.0000,  1.3333],
             [-0.6667, -0.6667,  1.3333,  0.0000]])
     """
-    unit = _directions(means)
+    unit = normalize(means - means.mean(0), dim=1)
     return balanced(unit @ unit.T)
 
 
@@ -195,10 +195,6 @@ def _candidates(clusters: int, budget: float) -> Codes:
 def _in_turn(n: int, clusters: int) -> Codes:
     """One cluster per class in turn, for classes without any similarity."""
     return torch.eye(clusters)[torch.arange(n) % clusters]
-
-
-def _directions(rows: Tensor) -> Tensor:
-    return normalize(rows - rows.mean(0), dim=1)
 
 
 def _off_diagonal(n: int) -> Tensor:

@@ -172,7 +172,9 @@ def _inception_block(channels_in: int, row: Row) -> Paths:
         ConvUnit(row.double_reduce, row.double, 3),
         ConvUnit(row.double, row.double, 3, row.stride),
     )
-    pool = _max_pool(row.stride) if row.pool == "max" else _average_pool(row.stride)
+    pool = _max_pool(row.stride)
+    if row.pool == "avg":
+        pool = nn.AvgPool2d(3, row.stride, padding=1, count_include_pad=False)
     if row.project:
         paths["pool"] = nn.Sequential(pool, ConvUnit(channels_in, row.project, 1))
     else:
@@ -193,10 +195,6 @@ def _small_block(channels_in: int, one: int, three: int) -> Paths:
 
 def _max_pool(stride: int) -> nn.MaxPool2d:
     return nn.MaxPool2d(3, stride, padding=1)
-
-
-def _average_pool(stride: int) -> nn.AvgPool2d:
-    return nn.AvgPool2d(3, stride, padding=1, count_include_pad=False)
 
 
 def _for_speed(x: Tensor) -> Tensor:

@@ -26,10 +26,6 @@ class Box:
     lines: tuple[str, ...]
     """The label."""
 
-    @property
-    def unconnected(self) -> bool:
-        return set(self.codes) == {()}
-
 
 def as_dot(structure: "Structure", most: int) -> str:
     """For Graphviz: `dot -Tsvg`. A dashed edge connects only some pairs of its two boxes.
@@ -45,7 +41,7 @@ def as_dot(structure: "Structure", most: int) -> str:
         title = _in_dot(_title(structure, nodes))
         lines += [f"  subgraph cluster_{number} {{", f'    label="{title}";']
         for box in boxes[name]:
-            style = ", style=dotted" if box.unconnected else ""
+            style = ", style=dotted" if set(box.codes) == {()} else ""
             label = "\\n".join(_in_dot(line) for line in box.lines)
             lines.append(f'    {box.id} [label="{label}"{style}];')
         lines.append("  }")

@@ -113,7 +113,8 @@ def _stack(sheet: Sheet, x: float, y: float, parts: list[Part]) -> None:
     for part in parts:
         thin = part.kind == "trunk"
         if before and not (thin and before == "trunk"):
-            _rise(sheet, middle, y)
+            head = "-|>,head_width=1.2,head_length=2"
+            sheet.arrow((middle, y), (middle, y + GAP), arrowstyle=head)
             y += GAP
         if thin:
             wide = WIDE * (0.35 + 0.65 * part.share)
@@ -124,10 +125,6 @@ def _stack(sheet: Sheet, x: float, y: float, parts: list[Part]) -> None:
             _labelled(sheet, x, y, part)
         y += BAR if thin else HIGH
         before = part.kind
-
-
-def _rise(sheet: Sheet, x: float, y: float) -> None:
-    sheet.arrow((x, y), (x, y + GAP), arrowstyle="-|>,head_width=1.2,head_length=2")
 
 
 def _labelled(sheet: Sheet, x: float, y: float, part: Part) -> None:

@@ -198,7 +198,8 @@ def _against_accuracy(runs: Sequence[Run]) -> Figure:
     for number, run in enumerate(runs):
         clusters, accuracy = _clusters(run), _accuracy(run)
         rng = np.random.default_rng(number)
-        aside = rng.uniform(-0.06, 0.06, len(clusters)) if _are_whole(clusters) else 0
+        whole = np.abs(clusters - clusters.round()).max() < 0.05 and np.ptp(clusters) > 0.5
+        aside = rng.uniform(-0.06, 0.06, len(clusters)) if whole else 0
         each = zip(run.classes, clusters, accuracy, strict=True)
         points = class_points(
             run,
@@ -220,10 +221,6 @@ def _against_accuracy(runs: Sequence[Run]) -> Figure:
     chart.update_yaxes(title_text="accuracy of the class, %", range=[-4, 104])
     note = "Each point is a class. If the line falls to the right, harder classes have more."
     return Figure("classes-accuracy", chart, note, "Do harder classes have more branches?")
-
-
-def _are_whole(clusters: Float[np.ndarray, " classes"]) -> bool:
-    return bool(np.abs(clusters - clusters.round()).max() < 0.05 and np.ptp(clusters) > 0.5)
 
 
 def _add_trend(chart: go.Figure, clusters: np.ndarray, accuracy: np.ndarray, colour: str) -> None:

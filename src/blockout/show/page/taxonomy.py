@@ -57,13 +57,10 @@ def section(runs: Sequence[Run]) -> Section | None:
     figures = [_overlap(run, i, len(shown) > 1) for i, run in enumerate(shown)]
     figures += [_bars(rows)] if any(row.near for row in rows) else []
     title = "Learned groups and known groups" if learned else "Mistakes and known groups"
-    told = any(_was_told(run) for run in learned)
+    configs = [run.config for run in learned]
+    told = any(c.guided and c.optimisation.affinity_from == "groups" for c in configs)
     lead = LEAD.format(told=TOLD if told else UNTOLD, found=FOUND if learned else "")
     return Section("taxonomy", title, lead + left_out, words + MISTAKES + table, tuple(figures))
-
-
-def _was_told(run: Run) -> bool:
-    return run.config.guided and run.config.optimisation.affinity_from == "groups"
 
 
 # --- agreement ------------------------------------------------------------------------------------
