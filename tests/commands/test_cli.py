@@ -173,6 +173,22 @@ def test_a_finished_run_says_so_and_its_own_config_repeats_it(said, run):
     assert (run / "memberships.safetensors").exists() and "memberships.safetensors" in out
 
 
+def test_a_run_killed_before_its_last_page_gets_it_from_the_same_command(said, run):
+    """Of the page of a checkpoint, and of a measurement that failed, nobody would know."""
+    words = ("train", "--config", run / "config.json", "--run", run)
+    page, drawn = run / "report.html", (run / "report.html").read_bytes()
+    said(*words)
+    assert page.read_bytes() == drawn
+    page.write_text("of a checkpoint")
+    os.utime(page, ns=(0, (run / "result.json").stat().st_mtime_ns - 1))
+    said(*words)
+    assert len(page.read_bytes()) > 100_000
+    write_json(run / "compaction.json", {"reason": "a disk that failed"})
+    code, out, _ = said(*words)
+    assert code == 0 and "measuring once" in out
+    assert json.loads((run / "compaction.json").read_text())["points"]
+
+
 def test_evaluate_repeats_the_result_of_training(said, run):
     code, out, _ = said("evaluate", run, "--json")
     assert code == 0

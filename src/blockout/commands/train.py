@@ -33,10 +33,22 @@ def run(arguments: list[str]) -> int:
     if getattr(rank_zero_only, "rank", 0) == 0:
         if finished:
             print(f"this run is finished already; --restart begins anew. It is in {folder}")
-        if not finished or not (folder / files.REPORT).exists():
+        if not finished or _is_to_be_drawn(folder):
             draw(folder)
         _summarise(Run.open(folder))
     return 0
+
+
+def _is_to_be_drawn(folder: Path) -> bool:
+    """Whether a finished run has no page yet that shows how it ended."""
+    from blockout.runs import Run
+    from blockout.runs import folder as files
+    from blockout.training.compaction import is_to_be_measured
+
+    page, result = folder / files.REPORT, folder / files.RESULT
+    if not page.exists() or page.stat().st_mtime_ns < result.stat().st_mtime_ns:
+        return True
+    return is_to_be_measured(Run.open(folder))
 
 
 class Drawing:

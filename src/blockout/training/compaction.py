@@ -150,7 +150,7 @@ def measure_once(run: Run, say: Callable[[str], object] = print) -> None:
     Does nothing where that is there already. What stands in the way (the images are gone, say) is
     kept in its place, and tried again the next time.
     """
-    if not run.finished or not run.memberships or _is_measured(run):
+    if not is_to_be_measured(run):
         return
     say(f"measuring once how small and how fast {run.name} becomes ...")
     try:
@@ -162,11 +162,14 @@ def measure_once(run: Run, say: Callable[[str], object] = print) -> None:
         files.write_json(run.folder / files.COMPACTION, as_json(found))
 
 
-def _is_measured(run: Run) -> bool:
-    try:
-        return run.compaction is not None and bool(run.compaction.points)
-    except RunError:
+def is_to_be_measured(run: Run) -> bool:
+    """Whether it could be compacted and nobody has measured yet what that gives."""
+    if not run.finished or not run.memberships:
         return False
+    try:
+        return run.compaction is None or not run.compaction.points
+    except RunError:
+        return True
 
 
 def _measured(run: Run) -> CompactionCurve:

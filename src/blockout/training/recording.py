@@ -8,6 +8,7 @@ bit the run that was never stopped.
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from blockout.models import ImageClassifier
 from blockout.models.config import is_pretrained
 from blockout.runs import folder as files
 from blockout.runs import logs
-from blockout.runs.config import RunConfig, TrainConfig
+from blockout.runs.config import TrainConfig
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
 from blockout.runs.errors import RunError
@@ -34,6 +35,7 @@ from blockout.training.evaluation import (
 )
 from blockout.training.finish import write_results
 from blockout.training.interrupts import SIGNALS, Interrupted, Pending
+from blockout.training.loggers import Loggers
 from blockout.training.processes import Processes
 from blockout.training.progress import Narrator, duration
 from blockout.training.reference import linear_reference
@@ -64,14 +66,14 @@ class Recording:
         self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
         self.tested, self.saved, self.estimated = "", time.perf_counter(), False
         self.pending, self.save_is_due, self.stop = Pending(), False, 0
-        self.loggers: list[Any] = []
+        self.loggers: Loggers | None = None
 
     def run(self) -> None:
         """Trains to the end, unless a signal stops it."""
         done, first = self.engine.done, self.processes.rank == 0
         on_first_process(self.processes, self._begin_records)
         self.narrator = Narrator(self.steps, done, self.batch_size, silent=not first)
-        with self.narrator.bar:
+        with self.narrator.bar, self.loggers.open() if self.loggers else nullcontext():
             self._introduce()
             with self.pending.noted():
                 while self.engine.done < self.steps:
@@ -221,7 +223,7 @@ class Recording:
             count = counts.get(name, 0) if counts else None
             logs.rewind(self.folder / name, count, self.engine.done)
         files.write_json(self.folder / files.ENVIRONMENT, as_json(environment()))
-        self.loggers = make_loggers(self.config.run, self.folder)
+        self.loggers = Loggers(self.config.run, self.folder, lambda text: self.narrator.say(text))
 
     def _introduce(self) -> None:
         d, say = self.data, self.narrator.say
@@ -259,8 +261,8 @@ class Recording:
         if self.processes.rank == 0:
             self._append(files.METRICS, entry)
             numbers = {k: v for k, v in entry.items() if k != "step" and not isinstance(v, str)}
-            for logger in self.loggers:
-                logger.log_metrics(numbers, entry["step"])
+            if self.loggers is not None:
+                self.loggers.log(numbers, entry["step"])
 
     def _write_memberships(self) -> None:
         p = self._probabilities()
@@ -327,24 +329,6 @@ def described(config: TrainConfig) -> str:
         f"images of {d.image_size} px ({seen}), trunk {m.trunk} ({start}), head {m.method}"
         f"{layers}{clusters}"
     )
-
-
-def make_loggers(run: RunConfig, folder: Path) -> list[Any]:
-    """Those the config asks for beside ``metrics.jsonl``."""
-    loggers: list[Any] = []
-    if run.tensorboard:
-        from lightning.fabric.loggers import TensorBoardLogger
-
-        loggers.append(TensorBoardLogger(folder, name=files.EVENTS, version=""))
-    if run.wandb:
-        from lightning.pytorch.loggers import WandbLogger
-
-        loggers.append(WandbLogger(name=folder.name, save_dir=folder, project=run.wandb))
-    if run.mlflow:
-        from lightning.pytorch.loggers import MLFlowLogger
-
-        loggers.append(MLFlowLogger(experiment_name=run.mlflow, run_name=folder.name))
-    return loggers
 
 
 def on_first_process(processes: Processes, work: Callable[[], object]) -> None:
