@@ -112,6 +112,16 @@ def test_a_file_that_a_finished_run_has_lost_is_named(finished, tmp_path, name):
         Run.open(folder)
 
 
+def test_a_run_of_before_keeps_the_trunk_that_it_was_made_with(folder):
+    config = json.loads((folder / files.CONFIG).read_text())
+    config |= {"trunk": "auto", "image_size": None}
+    (folder / files.CONFIG).write_text(json.dumps(config))
+    about = json.loads((folder / files.MODEL).read_text())
+    about |= {"image_size": 224, "model": about["model"] | {"trunk": {"kind": "inception-bn"}}}
+    (folder / files.MODEL).write_text(json.dumps(about))
+    assert Run.open(folder).config.model.trunk == "inception-bn"
+
+
 def test_files_without_digests_are_told(finished, folder):
     assert Run.open(finished).unnoticed == ""
     assert "best.safetensors, checkpoint.pt, config.json and 9 more" in Run.open(folder).unnoticed

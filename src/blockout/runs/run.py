@@ -6,7 +6,7 @@ damaged is named in a ``RunError``.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -16,6 +16,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
 from blockout.data import ImageData
+from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS
 from blockout.runs import digests, lock
 from blockout.runs import folder as files
@@ -95,7 +96,7 @@ class Run:
         result = _optional(folder / files.RESULT, Result)
         if result is not None:
             _require_whole(folder)
-        config = read_config(folder / files.CONFIG).resolved(
+        config = _with_its_trunk(read_config(folder / files.CONFIG), description).resolved(
             image_size=None if description is None else description.image_size,
             steps=None if result is None else result.steps,
         )
@@ -337,6 +338,17 @@ class Run:
                 f"the run in {self.folder} has no {files.MODEL}: it was trained from Python with a "
                 f"model of its own; {own_model}"
             )
+
+
+def _with_its_trunk(config: TrainConfig, description: Description | None) -> TrainConfig:
+    """Older runs say ``auto``, and meant the trunk that their description names."""
+    if config.model.trunk != "auto" or description is None:
+        return config
+    said = description.model.get("trunk")
+    kind = said.get("kind") if isinstance(said, dict) else None
+    if kind not in OWN_TRUNKS:
+        return config
+    return replace(config, model=replace(config.model, trunk=kind))
 
 
 def _require_run(folder: Path) -> None:
