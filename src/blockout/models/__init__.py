@@ -4,6 +4,7 @@ from blockout.models.building import build_model, build_trunk, from_description
 from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import ModelConfig, PaperDefaults, paper_defaults, resolved
 from blockout.models.efficientnet import EfficientNetLite
+from blockout.models.features import FeatureExtractor, fast_features, weights_digest
 from blockout.models.heads import Head
 from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import Preprocessing, PretrainedTrunk, trunk_preprocessing
@@ -11,6 +12,7 @@ from blockout.models.trunks import Trunk, stages
 
 __all__ = [
     "EfficientNetLite",
+    "FeatureExtractor",
     "Head",
     "ImageClassifier",
     "InceptionBN",
@@ -23,9 +25,11 @@ __all__ = [
     "build_model",
     "build_trunk",
     "count_features",
+    "fast_features",
     "from_description",
     "paper_defaults",
     "resolved",
     "stages",
     "trunk_preprocessing",
+    "weights_digest",
 ]

@@ -1,6 +1,5 @@
 """A frozen trunk sees every image once; the head then trains on what it said."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,9 +26,8 @@ from blockout.data.features import (
     key_of,
     read_views,
 )
-from blockout.data.images import normalise
 from blockout.models import ImageClassifier
-from blockout.models.classifier import pool_features
+from blockout.models.features import FeatureExtractor, fast_features, weights_digest
 from blockout.training.progress import duration
 
 BATCH = 32
@@ -84,7 +82,7 @@ def with_features(
         "mean": images.mean,
         "std": images.std,
     }
-    entry = cache_key(about, _digest(model.trunk))
+    entry = cache_key(about, weights_digest(model.trunk))
     works = {
         name: Work(split, digests(split.pictures, len(split)), views if name == "train" else 1)
         for name in ("train", "holdout", "test")
@@ -97,15 +95,6 @@ def with_features(
         _compute(works, store, images, model.trunk, workers, say)
     parts = {name: FeatureSplit(_gathered(work, store), work.split) for name, work in works.items()}
     return replace(images, **parts)
-
-
-def _digest(trunk: nn.Module) -> str:
-    """Changes with any weight of the trunk."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in trunk.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _gathered(work: Work, store: FeatureStore) -> Float32[Tensor, "n views features"]:
@@ -125,11 +114,19 @@ def _compute(
     total, done = sum(map(len, wanted.values())), 0
     if not total:
         return
+    extract = fast_features(trunk, images.image_size, images.mean, images.std)
+    say(
+        f"{total} views of images pass through the trunk once: about "
+        f"{duration(total / extract.images_per_second)} ({extract.name}, "
+        f"{extract.images_per_second:.0f} images/s)"
+    )
     ready: list[tuple[list[Key], Tensor]] = []
     try:
         with Telling(total, say) as telling:
             for name, work in works.items():
-                for keys, features in _passed(work, wanted[name], images, trunk, workers):
+                for keys, features in _passed(
+                    work, wanted[name], extract, images.image_size, workers
+                ):
                     ready.append((keys, features))
                     done += len(keys)
                     telling.update(done)
@@ -149,17 +146,16 @@ def _keep(store: FeatureStore, ready: list[tuple[list[Key], Tensor]]) -> None:
 def _passed(
     work: Work,
     wanted: Sequence[tuple[int, int]],
-    images: ImageData,
-    trunk: nn.Module,
+    extract: FeatureExtractor,
+    image_size: int,
     workers: int,
 ) -> Iterator[tuple[list[Key], Float32[Tensor, "n features"]]]:
     """Sends the wanted views through the trunk, a batch at a time."""
     batches = [wanted[first : first + BATCH] for first in range(0, len(wanted), BATCH)]
-    views = Views(work.split.pictures, work.contents, images.image_size, work.split.crop)
+    views = Views(work.split.pictures, work.contents, image_size, work.split.crop)
     for batch, pixels in zip(batches, read_views(views, batches, workers), strict=True):
-        with torch.inference_mode():
-            features = pool_features(trunk(normalise(pixels, images.mean, images.std)))
-        yield [key_of(work.contents[place], view) for place, view in batch], features.float()
+        keys = [key_of(work.contents[place], view) for place, view in batch]
+        yield keys, extract(pixels.permute(0, 3, 1, 2))
 
 
 class Telling:
