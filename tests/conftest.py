@@ -1,5 +1,6 @@
 """Settings for the whole suite: one thread, seeded chance, bounded hypothesis."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,20 @@ def folder_of_a_run():
         return folder
 
     return write
+
+
+@pytest.fixture
+def _patience():
+    """Ends a test that would wait for ever after twenty seconds."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("still waiting")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 import io
 import os
-import signal
 import struct
 import zlib
 from collections import Counter
@@ -173,20 +172,6 @@ def test_a_file_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
         file.truncate(LARGEST_FILE + 1)  # a hole: it takes no room on the disk
     with pytest.raises(DataError, match=r"huge\.png': it has 268,435,457 bytes"):
         decode(tmp_path / "huge.png")
-
-
-@pytest.fixture
-def _patience():
-    """Ends a test that waits for a pipe, instead of waiting for ever."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError("still waiting")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(20)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.usefixtures("_patience")

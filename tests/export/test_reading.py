@@ -1,9 +1,11 @@
 """What is not an export of ours is told in a line, and nothing in a file is ever executed."""
 
 import contextlib
+import copy
 import io
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 from blockout.export import FORMATS, ExportError, export, load_exported
+from blockout.export.archive import SIZE
 from blockout.models import ModelConfig, build_model
 from blockout.training import TrainedModel
 
@@ -197,17 +200,107 @@ def test_versions_beyond_these_libraries_are_told(complaint, exported):
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"auto_map": {"AutoModel": "evil.Model"}}, {"_attn_implementation": "someone/kernel"}],
+    ("more", "said"),
+    [
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "asks for auto_map"),
+        ({"_attn_implementation": "someone/kernel"}, "asks for _attn_implementation"),
+        ({"model_type": "timm_wrapper"}, "no image model that we know"),
+        ({"hidden_size": 10**6}, "and the weights hold"),
+    ],
 )
-def test_a_description_that_would_fetch_code_is_refused(complaint, exported, more):
+def test_a_description_that_would_fetch_code_or_fill_the_memory_is_refused(
+    complaint, exported, more, said
+):
     def change(described: dict) -> None:
         configuration = {"model_type": "vit", **more}
         trunk = {"kind": "pretrained", "configuration": configuration, "readout": "map"}
         described["architecture"]["trunk"] = {**trunk, "features": 8}
 
-    said = complaint("a.safetensors", with_about(exported, "safetensors", change))
-    assert said.startswith(" is refused: its description asks for")
+    refused = complaint("a.safetensors", with_about(exported, "safetensors", change))
+    assert refused.startswith(" is refused: ") and said in refused
+
+
+def test_weights_and_outputs_that_are_not_finite_are_told(complaint, trained, exported):
+    weights = safetensors.torch.load(exported["safetensors"])
+    weights["head.fc1.weight"][0, 0] = float("nan")
+    noted = {"blockout": about_of(exported["safetensors"]).decode()}
+    said = complaint("a.safetensors", safetensors.torch.save(weights, noted))
+    assert said.startswith(" is refused: head.fc1.weight has values that are not finite")
+    model = onnx.load_model_from_string(exported["onnx"])
+    del model.metadata_props[1:]  # the checksum
+    for tensor in model.graph.initializer:
+        if tensor.name == "head.classifier.bias":
+            tensor.raw_data = b"\x00\x00\xc0\x7f" * 3
+    said = complaint("a.onnx", model.SerializeToString())
+    assert said == " is damaged: its outputs are not finite (nan or infinite)"
+
+
+def test_an_onnx_file_reads_no_other_file(complaint, exported, tmp_path, monkeypatch):
+    """onnxruntime reads weights from files beside the working folder, if a graph names them."""
+    model = onnx.load_model_from_string(exported["onnx"])
+    del model.metadata_props[1:]
+    (tensor,) = [t for t in model.graph.initializer if t.name == "head.classifier.bias"]
+    content = tensor.raw_data
+    onnx.external_data_helper.set_external_data(tensor, "beside.bin", 0, len(content))
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    (tmp_path / "beside.bin").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    assert " is damaged or needs a newer onnxruntime" in complaint(
+        "a.onnx", model.SerializeToString()
+    )
+
+
+@pytest.mark.usefixtures("_patience")
+@pytest.mark.parametrize(
+    "size", ["1" * 40, "Symbol('s0'" * 20, "Add(" * 90, "-1" * 150, ", " * 150]
+)
+def test_a_size_of_any_length_is_read_once(complaint, exported, size):
+    """A pattern that goes back and tries again takes twice as long for every digit."""
+    assert re.fullmatch(SIZE, size + "!") is None
+    assert re.fullmatch(SIZE, 1000 * size + "!") is None
+
+    def change(program: dict) -> None:
+        values = program["graph_module"]["graph"]["tensor_values"]
+        values["x"]["sizes"][0] = {"as_expr": {"expr_str": size + "!", "hint": {"as_int": 2}}}
+
+    assert " is refused: it holds " in complaint("a.pt2", in_graph(exported["pt2"], change))
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["2", "-1", "Symbol('s0')", "Symbol('s77', positive=True, integer=True)",
+     "Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(-1))",
+     "FloorDiv(Add(Symbol('s0'), 1), Integer(2))"],
+)  # fmt: skip
+def test_sizes_as_sympy_writes_them_pass(size):
+    assert re.fullmatch(SIZE, size)
+
+
+def test_a_name_that_never_ends_and_nesting_that_never_ends_are_refused(complaint, exported):
+    def long(program: dict) -> None:
+        program["graph_module"]["graph"]["nodes"][0]["name"] = "x" * 1000
+
+    assert " is refused: it holds " in complaint("a.pt2", in_graph(exported["pt2"], long))
+    for depth in (900, 100_000):
+        deep = b'{"a": ' * depth + b"1" + b"}" * depth
+        said = complaint("b.pt2", repacked(exported["pt2"], {"models/model.json": lambda _: deep}))
+        assert said.startswith(" is damaged: ")
+
+
+def test_records_that_share_their_bytes_are_refused(complaint, exported):
+    """A thousand entries for one record of a megabyte are a gigabyte."""
+    content = bytearray(exported["pt2"])
+    buffer = io.BytesIO(bytes(content))
+    with zipfile.ZipFile(buffer, "a") as file:
+        largest = max(file.infolist(), key=lambda entry: entry.file_size)
+        for number in range(200):
+            twin = copy.copy(largest)
+            twin.filename = f"archive/data/weights/weight_{1000 + number}"
+            file.filelist.append(twin)
+            file.NameToInfo[twin.filename] = twin
+        file._didModify = True
+    assert "its records overlap" in complaint("a.pt2", buffer.getvalue())
 
 
 class Planted:

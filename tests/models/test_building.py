@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from blockout import parameter_groups
-from blockout.models import ModelConfig, build_model, from_description
+from blockout import parameter_groups, to_branches
+from blockout.models import ModelConfig, build_model, from_description, restored
 from blockout.models.config import METHODS
 
 SMALL = {"width": 0.125, "nodes": 16, "clusters": 3}
@@ -98,6 +98,92 @@ def test_a_trunk_of_the_users_own_is_handed_over_again_after_loading():
     twin = from_description(description, trunk=trunk).eval()
     twin.load_state_dict(model.state_dict())
     assert torch.equal(twin(x), model(x))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_restored_model_gives_the_same_logits(method, own):
+    trunk = nn.Sequential(nn.Conv2d(3, 7, 3), nn.BatchNorm2d(7)) if own else None
+    model, x = build(method, trunk=trunk, freeze_trunk=True), torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        model.requires_grad_(True).train()(x)
+        described = json.loads(json.dumps(model.describe()))
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        twin = restored(described, weights, trunk)
+        assert torch.equal(twin.eval()(x), model.eval()(x))
+    assert not any(p.requires_grad for p in twin.trunk.parameters())
+
+
+def cut():
+    """A model that has lost a quarter of its nodes."""
+    model = build()
+    with torch.no_grad():
+        model.head.fc2.outputs.logits[:4] = -20
+    model.head = to_branches(model.head, measure=False)
+    assert model.head.form == "compact"
+    return model.eval()
+
+
+def test_a_restored_compact_model_gives_the_same_logits():
+    model, x = cut(), torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(restored(model.describe(), model.state_dict()).eval()(x), model(x))
+
+
+def changed(description, **head):
+    return description | {"head": description["head"] | head}
+
+
+def test_a_description_that_would_fill_the_memory_is_refused_without_filling_it():
+    """A petabyte each: it would not fit, so to be refused is to be refused in time."""
+    model = build()
+    described, weights = model.describe(), model.state_dict()
+    compact = {"0": {"kind": "Linear", "inputs": 10**7, "outputs": 10**7, "bias": False}}
+    for wrong in (
+        changed(described, nodes=10**7),
+        changed(described, clusters=10**14),
+        changed(described, features=10**14),
+        changed(described, form="compact", layers={"fc1": compact["0"]}),
+        described | {"trunk": described["trunk"] | {"width": 1e6}},
+        described | {"trunk": described["trunk"] | {"width": 1e300}},
+    ):
+        with pytest.raises(ValueError, match=r"should be|incomplete or unknown"):
+            restored(wrong, weights)
+
+
+def test_nodes_of_a_compact_model_that_were_cut_take_no_memory():
+    """What the network was before it was cut is only a number in its description."""
+    model = cut()
+    described = changed(model.describe(), nodes=10**7)
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(restored(described, model.state_dict()).eval()(x), model(x))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("ending", ["fc1.weight", "running_var"])
+def test_weights_that_are_not_finite_are_refused(value, ending):
+    model = build()
+    weights = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    name = next(key for key in weights if key.endswith(ending))
+    weights[name].view(-1)[-1] = value
+    with pytest.raises(ValueError, match=f"{name} has values that are not finite"):
+        restored(model.describe(), weights)
+
+
+def test_weights_of_another_network_are_refused():
+    model = build()
+    weights = model.state_dict()
+    bias = "head.classifier.bias"
+    for wrong, message in (
+        (weights | {"more": torch.zeros(2)}, "more should be nothing, and the weights hold"),
+        ({k: v for k, v in weights.items() if k != bias}, f"{bias} should be .* hold nothing"),
+        (weights | {bias: torch.zeros(11)}, rf"{bias} should be numbers of shape \(10,\)"),
+        (weights | {bias: torch.zeros(10).long()}, f"{bias} should be numbers"),
+        (weights | {bias: torch.zeros(10).cfloat()}, f"{bias} should be numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            restored(model.describe(), wrong)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import socket
 import sys
 
 import huggingface_hub
@@ -32,6 +33,7 @@ from blockout.models import (
     pretrained,
     trunk_preprocessing,
 )
+from blockout.models.configurations import IMAGE_MODELS
 
 TRANSFORMER = {
     "hidden_size": 16,
@@ -175,7 +177,7 @@ def test_a_pooling_window_larger_than_any_grid_becomes_global_pooling(tmp_path):
 def test_momentum_in_the_convention_of_tensorflow_becomes_that_of_torch(tmp_path):
     reference = efficientnet()
     assert momenta(reference) == {0.99, 0.1}  # 0.1 in blocks that are torch's own
-    model = build(saved(reference, tmp_path)).train()
+    model = build(saved(reference, tmp_path), freeze_trunk=False).train()
     for twin in (model, from_description(model.describe())):
         assert momenta(twin.trunk) == {0.01, 0.1}
     norm = model.trunk.model.embeddings.batchnorm
@@ -281,7 +283,7 @@ def test_a_model_of_text_is_refused(tmp_path):
     small = {key: TRANSFORMER[key] for key in list(TRANSFORMER)[:4]}
     with pretrained._quietly(transformers):
         model = transformers.AutoModel.from_config(BertConfig(vocab_size=9, **small))
-    with pytest.raises(ValueError, match="BertModel, which needs other inputs than images"):
+    with pytest.raises(ValueError, match="its type is 'bert', which is no image model"):
         build(saved(model, tmp_path))
 
 
@@ -317,3 +319,105 @@ def test_loading_is_quiet_and_leaves_the_log_level_of_transformers_as_it_was(tmp
         settings.set_verbosity(before)
     assert (said, capfd.readouterr()) == ([], ("", ""))
     assert after == (settings.WARNING, True)
+
+
+# --- configurations that somebody was given -------------------------------------------------------
+
+VIT = {"model_type": "vit", **TRANSFORMER}
+
+
+def described(**configuration):
+    """A model whose trunk is described by this configuration."""
+    description = build_model(
+        ModelConfig(width=0.1, nodes=8, clusters=2), classes=5, data_name="own", image_size=32
+    ).describe()
+    trunk = {"kind": "pretrained", "configuration": configuration, "readout": "first token"}
+    return description | {"trunk": trunk | {"features": 16}}
+
+
+@pytest.fixture
+def _nobody_to_ask(monkeypatch):
+    """A network that fails the test as soon as it is used."""
+
+    def used(*_, **__):
+        pytest.fail("the network was used")
+
+    for name in ("getaddrinfo", "create_connection"):
+        monkeypatch.setattr(socket, name, used)
+    monkeypatch.setattr(socket.socket, "connect", used)
+
+
+HOSTILE = {
+    "code": {"auto_map": {"AutoModel": "someone/evil--model.Model"}},
+    "kernel": {"attn_implementation": "someone/kernel"},
+    "kernel, in private": {"_attn_implementation": "someone/kernel"},
+    "kernel, in a part": {"_attn_implementation_internal": {"": "someone/kernel"}},
+    "quantised": {"quantization_config": {"quant_method": "bitsandbytes"}},
+    "backbone": {"model_type": "dpt", "backbone": "someone/backbone"},
+    "timm": {"model_type": "timm_wrapper", "architecture": "hf_hub:someone/evil"},
+    "another model inside": {"model_type": "detr"},
+    "text": {"model_type": "bert"},
+    "no type": {"model_type": None},
+    "a path for a word": {"hidden_act": "someone/activation"},
+    "a billion layers": {"num_hidden_layers": 10**9},
+    "a number beyond numbers": {"hidden_size": 10**400},
+    "deep": {"patch_size": [[[[8]]]]},
+}
+
+
+@pytest.mark.usefixtures("_nobody_to_ask")
+@pytest.mark.parametrize("more", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_configuration_that_reaches_for_more_is_refused(more, tmp_path):
+    with pytest.raises(ValueError, match=r"asks for|no image model|cannot be right"):
+        from_description(described(**(VIT | more)))
+    folder = saved(ViTModel(ViTConfig(**TRANSFORMER)), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(VIT | more))
+    with pytest.raises(ValueError, match=r"--trunk .* cannot be loaded: .*"):
+        build(folder)
+
+
+@pytest.mark.usefixtures("_nobody_to_ask")
+def test_what_a_configuration_only_remembers_is_left_out():
+    """Where it came from, how it was trained, and what older versions have recorded."""
+    remembered = {
+        "_name_or_path": "someone/model",
+        "_attn_implementation": "sdpa",
+        "auto_map": None,
+        "transformers_version": "4.50",
+        "torch_dtype": "float16",
+        "trust_remote_code": True,
+    }
+    model = from_description(described(**VIT, **remembered))
+    assert model.trunk.describe()["configuration"].keys() >= VIT.keys()
+    assert not model.trunk.describe()["configuration"].keys() & remembered.keys()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_every_image_model_that_is_listed_needs_no_other(monkeypatch):
+    """Built without memory; those that this version of transformers knows."""
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **_: asked.append(a))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **_: asked.append(a))
+    known = sorted(IMAGE_MODELS & set(transformers.CONFIG_MAPPING))
+    assert len(known) > 30
+    for kind in known:
+        with torch.device("meta"):
+            trunk = PretrainedTrunk.from_configuration({"model_type": kind}, "map", 8)
+        assert trunk.model.main_input_name == "pixel_values", kind
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "said"),
+    [
+        ({"image_std": [0, 1, 1]}, "std positive"),
+        ({"image_mean": [1e999, 1, 1]}, "must be finite"),
+        ({"size": 10**6}, "1 to 1024 px"),
+        ({"image_std": "none"}, "cannot be read"),
+    ],
+)
+def test_preprocessing_that_cannot_be_right_is_refused(preprocessor, said, tmp_path):
+    folder = saved(resnet(), tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    with pytest.raises(ValueError, match=f"--trunk .*{said}"):
+        trunk_preprocessing(ModelConfig(trunk=folder))

@@ -10,9 +10,9 @@ import torch
 from msgspec import Meta
 
 import blockout
+from blockout.models.config import LARGEST_SIZE
 
 FORMAT = 1
-LARGEST_IMAGE = 8192
 KEY = "blockout"
 """Where the JSON is: a metadata key in ONNX and safetensors, an extra file in a .pt2."""
 
@@ -57,7 +57,7 @@ class About(msgspec.Struct, frozen=True):
     """
 
     classes: Annotated[tuple[str, ...], Meta(min_length=2)]
-    image_size: Annotated[int, Meta(ge=1, le=LARGEST_IMAGE)]
+    image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
     mean: Channels
     std: tuple[Positive, Positive, Positive]
     crop: Annotated[float, Meta(gt=0, le=1)] = 1.0

@@ -31,10 +31,13 @@ IGNORED = (".data/serialization_id", SAMPLE_INPUTS)
 
 NAME, DOTTED = r"\w*", r"[\w.]*"
 SIZE = (
-    r"(Symbol\('[su]\d+'(, (positive|integer|nonnegative)=True)*\)|Integer\(-?\d+\)|-?\d+"
-    r"|(Add|Mul|Max|Min|FloorDiv|CleanDiv|Mod|PythonMod)\(|, |\))+"
+    r"(?:Symbol\('[su]\d++'(?:, (?:positive|integer|nonnegative)=True)*+\)|Integer\(-?\d++\)"
+    r"|-?\d++|(?:Add|Mul|Max|Min|FloorDiv|CleanDiv|Mod|PythonMod)\(|, |\))++"
 )
-"""A size that depends on the batch, as sympy writes it: arithmetic of whole numbers."""
+"""A size that depends on the batch, as sympy writes it: arithmetic of whole numbers. Nothing that
+has matched is tried again, so that any text is read once."""
+LONGEST = 400
+"""Letters of a name or size: ours have up to 100."""
 DOTTED_KEYS = ("parameter_name", "buffer_name", "tensor_constant_name", "fqn", "path_name")
 PATTERNS = {
     **dict.fromkeys(DOTTED_KEYS, DOTTED),
@@ -79,7 +82,13 @@ def checked_archive(path: Path) -> tuple[io.BytesIO, str]:
     Raises:
         ExportError: the file is damaged, not an export of ours, or holds more than a network.
     """
-    records = _records(path)
+    try:
+        return _checked_records(_records(path))
+    except RecursionError as error:
+        raise ExportError("is damaged: it is nested too deeply") from error
+
+
+def _checked_records(records: dict[str, bytes]) -> tuple[io.BytesIO, str]:
     if ABOUT not in records:
         raise ExportError(
             "is not an export of blockout: it does not name classes and preprocessing; "
@@ -106,8 +115,10 @@ def _records(path: Path) -> dict[str, bytes]:
             entries = file.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise ExportError("is not an export of blockout: it is compressed")
+            if sum(entry.file_size for entry in entries) > path.stat().st_size:
+                raise ExportError("is damaged: its records overlap")
             return {entry.filename.partition("/")[2]: file.read(entry) for entry in entries}
-    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, ExportError):
             raise
         raise ExportError(f"is damaged or not a .pt2 file ({error})") from error
@@ -182,7 +193,7 @@ def _checked(value: Any, key: str = "") -> Any:
 
 
 def _require_pattern(text: str, pattern: str) -> None:
-    if not re.fullmatch(pattern, text, re.ASCII):
+    if len(text) > LONGEST or not re.fullmatch(pattern, text, re.ASCII):
         raise ExportError(f"is refused: it holds {text[:60]!r} in place of a name or size")
 
 

@@ -107,6 +107,11 @@ def compare(trained: TrainedModel, exported: ExportedModel) -> float:
         expected, got = trained.model(images), _run(exported, images)
         if got.shape != expected.shape:
             raise ExportError(f"outputs {tuple(got.shape)}, expected {tuple(expected.shape)}")
+        if not expected.isfinite().all():
+            raise ExportError(
+                "the network of the run gives outputs that are not finite (nan or infinite); "
+                "nothing was written"
+            )
         share = float((got - expected).abs().max() / expected.abs().max().clamp_min(1))
         if not share <= TOLERANCE:
             raise ExportError(

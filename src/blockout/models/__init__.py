@@ -1,6 +1,6 @@
 """Trunks, heads, and classifiers made of both."""
 
-from blockout.models.building import build_model, build_trunk, from_description
+from blockout.models.building import build_model, build_trunk, from_description, restored
 from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import ModelConfig, PaperDefaults, paper_defaults, resolved
 from blockout.models.efficientnet import EfficientNetLite
@@ -29,6 +29,7 @@ __all__ = [
     "from_description",
     "paper_defaults",
     "resolved",
+    "restored",
     "stages",
     "trunk_preprocessing",
     "weights_digest",

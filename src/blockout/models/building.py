@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import (
@@ -94,9 +95,58 @@ def from_description(
     try:
         trunk = _described_trunk(dict(description["trunk"]), trunk)
         head = Head(**description["head"])
-        return ImageClassifier(trunk, head, freeze_trunk=description["freeze_trunk"])
-    except (KeyError, TypeError) as error:
+        return ImageClassifier(trunk, head, freeze_trunk=bool(description["freeze_trunk"]))
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise ValueError(f"the model description is incomplete or unknown: {error}") from error
+
+
+def restored(
+    description: Mapping[str, Any], weights: Mapping[str, Tensor], trunk: nn.Module | None = None
+) -> ImageClassifier:
+    """The described model with its weights.
+
+    Takes no more memory than the weights themselves, whatever the description says: the model is
+    built without memory first, and only if all names and shapes fit with it.
+
+    Raises:
+        ValueError: the description cannot be built, or is not that of the weights, or a weight is
+            not finite.
+    """
+    with torch.device("meta"):
+        outline = from_description(description, trunk)
+    _require_fit(outline, weights)
+    if isinstance(outline.trunk, PretrainedTrunk):  # some of its values are not among the weights
+        outline.trunk = _described_trunk(dict(description["trunk"]), None)
+    elif trunk is None:
+        outline.trunk.to_empty(device="cpu")
+    outline.head.to_empty(device="cpu")
+    model = ImageClassifier(outline.trunk, outline.head, freeze_trunk=outline.freeze_trunk)
+    model.load_state_dict(weights)
+    return model
+
+
+def _require_fit(outline: ImageClassifier, weights: Mapping[str, Tensor]) -> None:
+    expected = {name: _form(value) for name, value in outline.state_dict().items()}
+    found = {name: _form(value) for name, value in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            described, there = expected.get(name, "nothing"), found.get(name, "nothing")
+            raise ValueError(f"{name} should be {described}, and the weights hold {there}")
+    given, read = getattr(outline.trunk, "features", None), outline.head.describe()["features"]
+    if isinstance(outline.trunk, Trunk) and given != read:
+        raise ValueError(f"the trunk gives {given} features and the head reads {read}")
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise ValueError(
+                f"{name} has values that are not finite (nan or infinite): the training diverged, "
+                "or the file was changed"
+            )
+
+
+def _form(value: Tensor) -> str:
+    """Shape and kind of numbers; any precision of at least 16 bits is as good."""
+    kind = "numbers" if value.is_floating_point() and value.itemsize > 1 else str(value.dtype)
+    return f"{kind} of shape {tuple(value.shape)}"
 
 
 def _described_trunk(description: dict[str, Any], own: nn.Module | None) -> nn.Module:

@@ -2,15 +2,23 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.models.config import EFFICIENTNETS, NAMED_TRUNKS, OWN_TRUNKS, ModelConfig
+from blockout.models.config import (
+    EFFICIENTNETS,
+    LARGEST_SIZE,
+    NAMED_TRUNKS,
+    OWN_TRUNKS,
+    ModelConfig,
+)
+from blockout.models.configurations import image_config, own_values, read_json
 from blockout.models.efficientnet import CROPPED, MEAN, STD, VARIANTS
 from blockout.models.trunks import Trunk
 
@@ -66,12 +74,14 @@ class PretrainedTrunk(Trunk):
         with _quietly(transformers), _clearly(trunk, "cannot be loaded"):
             model, found = transformers.AutoModel.from_pretrained(
                 str(folder),
+                config=image_config(transformers, read_json(folder / "config.json")),
+                trust_remote_code=False,
                 dtype=torch.float32,
                 use_safetensors=True,
                 local_files_only=True,
                 output_loading_info=True,
             )
-        _require_usable(trunk, model, found["missing_keys"])
+        _require_complete(trunk, model, found["missing_keys"])
         with torch.no_grad(), _clearly(trunk, f"cannot read images of {image_size} px"):
             output = model.eval()(pixel_values=torch.zeros(1, 3, image_size, image_size))
         readout = _choose_readout(model, output, pooler_trained=not found["missing_keys"])
@@ -81,13 +91,18 @@ class PretrainedTrunk(Trunk):
     def from_configuration(
         cls, configuration: dict[str, Any], readout: Readout, features: int
     ) -> "PretrainedTrunk":
-        """The architecture alone, from what ``describe`` recorded; reads nothing else."""
-        rest = dict(configuration)
-        kind = rest.pop("model_type")
-        transformers = _transformers(kind)
-        with _clearly(kind, "is unknown to this version of transformers"):
-            config = transformers.AutoConfig.for_model(kind, **rest)
-            model = transformers.AutoModel.from_config(config, dtype=torch.float32)
+        """The architecture alone, from what ``describe`` recorded; reads nothing else.
+
+        Raises:
+            ValueError: the configuration is no plain image model's; see ``image_config``.
+        """
+        transformers = _transformers(str(configuration.get("model_type")))
+        config = image_config(transformers, configuration)
+        if readout not in get_args(Readout):
+            raise ValueError(f"the readout must be one of {get_args(Readout)}, got {readout!r}")
+        model = transformers.AutoModel.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
         return cls(model, readout, features)
 
     def forward(self, x: Float[Tensor, "n 3 h w"]) -> Tensor:
@@ -95,8 +110,8 @@ class PretrainedTrunk(Trunk):
 
     def describe(self) -> dict[str, Any]:
         config: Any = self.model.config
-        left_out = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
-        kept = {key: value for key, value in config.to_diff_dict().items() if key not in left_out}
+        transformers = _transformers(config.model_type)
+        kept = own_values(transformers, config.model_type, config.to_diff_dict())
         return {
             "kind": "pretrained",
             "configuration": json.loads(json.dumps({**kept, "model_type": config.model_type})),
@@ -120,15 +135,23 @@ def trunk_preprocessing(config: ModelConfig) -> Preprocessing | None:
     folder = locate(config.trunk)
     path = folder / "preprocessor_config.json"
     with _clearly(config.trunk, "cannot be read"):
-        model_config = json.loads((folder / "config.json").read_text())
-        given = json.loads(path.read_text()) if path.is_file() else {}
-    size = _image_size(given) or _edge(model_config.get("image_size")) or IMAGENET.image_size
-    crop = _crop(given)
-    if not given.get("do_normalize", True):
-        return Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop)
-    mean = given.get("image_mean") or IMAGENET.mean
-    std = given.get("image_std") or IMAGENET.std
-    return Preprocessing(size, _three(mean), _three(std), crop)
+        model_config = read_json(folder / "config.json")
+        given = read_json(path) if path.is_file() else {}
+        return _preprocessing(given, _edge(model_config.get("image_size")))
+
+
+def _preprocessing(given: dict[str, Any], own_size: int | None) -> Preprocessing:
+    """From what a preprocessor is configured to do; a ValueError says what cannot be right."""
+    size = _image_size(given) or own_size or IMAGENET.image_size
+    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if given.get("do_normalize", True):
+        mean = _three(given.get("image_mean") or IMAGENET.mean)
+        std = _three(given.get("image_std") or IMAGENET.std)
+    if not 1 <= size <= LARGEST_SIZE:
+        raise ValueError(f"images must have 1 to {LARGEST_SIZE} px, got {size}")
+    if not (min(std) > 0 and all(map(math.isfinite, (*mean, *std)))):
+        raise ValueError(f"mean and std must be finite and std positive, got {mean} and {std}")
+    return Preprocessing(size, mean, std, _crop(given))
 
 
 def locate(trunk: str) -> Path:
@@ -180,12 +203,7 @@ def _transformers(trunk: str) -> Any:
     return transformers
 
 
-def _require_usable(trunk: str, model: Any, missing_keys: set[str]) -> None:
-    if model.main_input_name != "pixel_values":
-        raise ValueError(
-            f"--trunk {trunk} is a {type(model).__name__}, which needs other inputs than images; "
-            "save its image part to a folder and name that folder"
-        )
+def _require_complete(trunk: str, model: nn.Module, missing_keys: set[str]) -> None:
     missing = {key for key in missing_keys if not key.startswith("pooler.")}
     if missing:
         raise ValueError(
