@@ -41,7 +41,10 @@ ROOMS = {
     "training": ["tests/training/test_engine.py", "tests/training/test_loop.py"],
     "estimator": ["tests/test_estimator.py"],
     "runs": ["tests/runs", "tests/training/test_loop.py", "tests/training/test_resume.py"],
-    "models": ["tests/models/test_heads.py"],
+    "models": [
+        f"tests/models/test_{name}.py" for name in ("heads", "building", "pretrained", "config")
+    ],
+    "export": ["tests/export/test_reading.py", "tests/commands/test_given.py"],
     "data": [
         f"tests/data/test_{name}.py"
         for name in ("images", "tables", "folders", "sources", "columns")
@@ -205,6 +208,15 @@ FAULTS = [
     Fault("rows of P are not centred", "structure/groups", "centred = p - p.mean(0)", "centred = p"),
     Fault("a compact head calls itself trained", "models/heads", 'return "compact"', 'return "trained"'),
     Fault("earlier descriptions of compact heads fail", "models/heads", 'if layers is not None and method == "fc":', "if False:"),
+    Fault("any kind of model is built", "models/configurations", "kind not in IMAGE_MODELS", "False"),
+    Fault("a configuration reaches for a kernel", "models/configurations", "if asks and value and value not in BUILT_IN:", "if False:"),
+    Fault("a path passes for a word", "models/configurations", r"[\w.-]{0,60}", ".*"),
+    Fault("memory is taken before weights fit", "models/building", 'with torch.device("meta"):', "if True:"),
+    Fault("weights that are not finite are taken", "models/building", "if not value.isfinite().all():", "if False:"),
+    Fault("a size is tried again and again", "export/archive", r'r"|-?\d++|(?:Add|Mul|Max|Min|FloorDiv|CleanDiv|Mod|PythonMod)\(|, |\))++"', r'r"|-?\d+|(?:Add|Mul|Max|Min|FloorDiv|CleanDiv|Mod|PythonMod)\(|, |\))+"'),
+    Fault("records share their bytes", "export/archive", "if sum(entry.file_size for entry in entries) > path.stat().st_size:", "if False:"),
+    Fault("ONNX reads the file beside it", "export/reading", "    options.add_session_config_entry(EXTERNAL_FILES, NOWHERE)\n", ""),
+    Fault("outputs that are not finite pass", "export/reading", "if not logits.isfinite().all():", "if False:"),
     Fault("Pillow opens whatever it knows", "data/images", ", formats=FORMATS", ""),
     Fault("a pipe is waited for", "data/images", "if not stat.S_ISREG(status.st_mode):", "if False:"),
     Fault("pixels are counted after decoding", "data/images", "    _require_moderate(*image.size)\n", ""),

@@ -16,9 +16,11 @@ from blockout.data import DataConfig, DataError
         ({"holdout": 1.0}, "--holdout must be at least 0 and below 1, got 1.0"),
         ({"holdout": -0.1}, "--holdout must be at least 0 and below 1, got -0.1"),
         ({"test_share": 0.0}, "--test-share must be above 0 and below 1, got 0.0"),
-        ({"image_size": 4}, "--image-size must be at least 8, got 4"),
+        ({"image_size": 4}, "--image-size must be 8 to 1024, got 4"),
         ({"per_class": 0}, "--per-class must be at least 1, got 0"),
-        ({"workers": -1}, "--workers must be at least 0, got -1"),
+        ({"image_size": 1025}, "--image-size must be 8 to 1024, got 1025"),
+        ({"workers": -1}, "--workers must be 0 to 256, got -1"),
+        ({"workers": 10**6}, "--workers must be 0 to 256, got 1000000"),
         ({"data_seed": -1}, "--data-seed must be at least 0, got -1"),
     ],
 )

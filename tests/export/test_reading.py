@@ -235,20 +235,21 @@ def test_weights_and_outputs_that_are_not_finite_are_told(complaint, trained, ex
     assert said == " is damaged: its outputs are not finite (nan or infinite)"
 
 
-def test_an_onnx_file_reads_no_other_file(complaint, exported, tmp_path, monkeypatch):
-    """onnxruntime reads weights from files beside the working folder, if a graph names them."""
-    model = onnx.load_model_from_string(exported["onnx"])
-    del model.metadata_props[1:]
-    (tensor,) = [t for t in model.graph.initializer if t.name == "head.classifier.bias"]
-    content = tensor.raw_data
-    onnx.external_data_helper.set_external_data(tensor, "beside.bin", 0, len(content))
-    tensor.ClearField("raw_data")
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    (tmp_path / "beside.bin").write_bytes(content)
+def test_an_onnx_file_reads_no_other_file(complaint, tmp_path, monkeypatch):
+    """onnxruntime would read weights from the working folder, and then tell that it is not ours."""
+    (tmp_path / "beside.bin").write_bytes(bytes(16))
     monkeypatch.chdir(tmp_path)
-    assert " is damaged or needs a newer onnxruntime" in complaint(
-        "a.onnx", model.SerializeToString()
-    )
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location="EXTERNAL")
+    for key, value in (("location", "beside.bin"), ("offset", "0"), ("length", "16")):
+        weight.external_data.add(key=key, value=value)
+    values = [onnx.helper.make_tensor_value_info(name, 1, [4]) for name in ("x", "y")]
+    add = onnx.helper.make_node("Add", ["x", "w"], ["y"])
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([add], "g", values[:1], values[1:], [weight]),
+        opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10,
+    )  # fmt: skip
+    said = complaint("a.onnx", model.SerializeToString())
+    assert said.startswith(" is damaged or needs a newer onnxruntime: ") and "xternal" in said
 
 
 @pytest.mark.usefixtures("_patience")
@@ -277,14 +278,17 @@ def test_sizes_as_sympy_writes_them_pass(size):
     assert re.fullmatch(SIZE, size)
 
 
+def deep_of(depth: int) -> Callable[[bytes], bytes]:
+    return lambda _: b'{"a": ' * depth + b"1" + b"}" * depth
+
+
 def test_a_name_that_never_ends_and_nesting_that_never_ends_are_refused(complaint, exported):
     def long(program: dict) -> None:
         program["graph_module"]["graph"]["nodes"][0]["name"] = "x" * 1000
 
     assert " is refused: it holds " in complaint("a.pt2", in_graph(exported["pt2"], long))
     for depth in (900, 100_000):
-        deep = b'{"a": ' * depth + b"1" + b"}" * depth
-        said = complaint("b.pt2", repacked(exported["pt2"], {"models/model.json": lambda _: deep}))
+        said = complaint("b.pt2", repacked(exported["pt2"], {"models/model.json": deep_of(depth)}))
         assert said.startswith(" is damaged: ")
 
 

@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
         )
     model = SampledModel(trained.model, values.draws) if values.draws else trained.model
     torch.manual_seed(opened.seed)  # the same draws each time
-    result = evaluate(model, split)
+    result = evaluate(model, split).require_finite()
     if values.json:
         print(json.dumps({"split": values.split, "images": len(split), **result.numbers()}))
     else:

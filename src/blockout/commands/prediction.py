@@ -9,9 +9,11 @@ import torch
 from blockout.data import DataError, prepare
 from blockout.data.folders import SUFFIXES
 from blockout.export import ExportedModel
-from blockout.training import TrainedModel
+from blockout.training import RunError, TrainedModel
 
 TOP, BATCH = 5, 64
+PIXELS = BATCH * 224**2
+"""Of all images of a batch, so that large ones take no more memory than many."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,16 @@ def predict(
     A file that cannot be read is an error, or what is wrong with it is added to ``skipped``.
     """
     top = min(top, len(trained.classes))
-    for start in range(0, len(images), BATCH):
-        chunk = images[start : start + BATCH]
-        chunk, pixels = _readable(trained, chunk, skipped)
+    batch = max(min(BATCH, PIXELS // trained.image_size**2), 1)
+    for start in range(0, len(images), batch):
+        chunk, pixels = _readable(trained, images[start : start + batch], skipped)
         if not chunk:
             continue
-        x = torch.stack(pixels)
-        probabilities, classes = trained.model(x).softmax(1).topk(top)
+        logits = trained.model(torch.stack(pixels))
+        for path, finite in zip(chunk, logits.isfinite().all(1).tolist(), strict=True):
+            if not finite:
+                raise RunError(f"for {path} the network's outputs are not finite (nan or infinite)")
+        probabilities, classes = logits.softmax(1).topk(top)
         for path, p, c in zip(chunk, probabilities.tolist(), classes.tolist(), strict=True):
             yield Prediction(str(path), tuple(trained.classes[i] for i in c), tuple(p))
 

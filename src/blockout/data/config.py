@@ -4,8 +4,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockout.limits import LARGEST_SIZE
+
 DATA_DIR_VARIABLE = "BLOCKOUT_DATA_DIR"
 CACHE_DIR_VARIABLE = "BLOCKOUT_CACHE_DIR"
+MOST_WORKERS = 256
 
 
 class DataError(ValueError):
@@ -65,13 +68,14 @@ class DataConfig:
         _require(0 <= self.holdout < 1, "--holdout", "at least 0 and below 1", self.holdout)
         _require(0 < self.test_share < 1, "--test-share", "above 0 and below 1", self.test_share)
         _require(self.data_seed >= 0, "--data-seed", "at least 0", self.data_seed)
-        for flag, value, least in (
-            ("--image-size", self.image_size, 8),
-            ("--per-class", self.per_class, 1),
-            ("--workers", self.workers, 0),
-            ("--views", self.views, 0),
-        ):
+        for flag, value, least in (("--per-class", self.per_class, 1), ("--views", self.views, 0)):
             _require(value is None or value >= least, flag, f"at least {least}", value)
+        for flag, value, least, most in (
+            ("--image-size", self.image_size, 8, LARGEST_SIZE),
+            ("--workers", self.workers, 0, MOST_WORKERS),
+        ):
+            fits = value is None or least <= value <= most
+            _require(fits, flag, f"{least} to {most}", value)
 
     @property
     def decoders(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from msgspec import Meta
 
 import blockout
-from blockout.models.config import LARGEST_SIZE
+from blockout.limits import LARGEST_SIZE
 
 FORMAT = 1
 KEY = "blockout"

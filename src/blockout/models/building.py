@@ -132,9 +132,10 @@ def _require_fit(outline: ImageClassifier, weights: Mapping[str, Tensor]) -> Non
         if expected.get(name) != found.get(name):
             described, there = expected.get(name, "nothing"), found.get(name, "nothing")
             raise ValueError(f"{name} should be {described}, and the weights hold {there}")
-    given, read = getattr(outline.trunk, "features", None), outline.head.describe()["features"]
-    if isinstance(outline.trunk, Trunk) and given != read:
-        raise ValueError(f"the trunk gives {given} features and the head reads {read}")
+    trunk, head = outline.trunk, outline.head
+    read = head.specification["features"] if isinstance(head, Head) else None
+    if isinstance(trunk, Trunk) and trunk.features != read:
+        raise ValueError(f"the trunk gives {trunk.features} features and the head reads {read}")
     for name, value in weights.items():
         if not value.isfinite().all():
             raise ValueError(

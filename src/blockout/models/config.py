@@ -16,8 +16,6 @@ NAMED_TRUNKS = (*OWN_TRUNKS, *EFFICIENTNETS)
 FORMER_NAMES = {"compact": SMALL_TRUNK}
 """Earlier names of trunks, in old configs and descriptions."""
 LARGEST_SMALL_IMAGE = 64
-LARGEST_SIZE = 1024
-"""Pixels a side that any network takes: two such images fill most of 2 GB on their way."""
 
 
 class PaperDefaults(NamedTuple):

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from blockout.limits import LARGEST_SIZE
 from blockout.models.config import (
     EFFICIENTNETS,
-    LARGEST_SIZE,
     NAMED_TRUNKS,
     OWN_TRUNKS,
     ModelConfig,

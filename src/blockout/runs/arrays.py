@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from blockout.data import DataError
+from blockout.data.images import decode
 from blockout.runs import digests
 from blockout.runs.documents import Count, Distribution, parsed
 from blockout.runs.errors import RunError
@@ -76,15 +78,12 @@ def read_thumbnails(
     path: Path, classes: int
 ) -> UInt8[np.ndarray, "classes side images_side 3"] | None:
     """A strip of test images for each class, square images side by side; None without the file."""
-    from PIL import Image
-
     if not path.exists():
         return None
     digests.require_undamaged(path)
     try:
-        with Image.open(path, formats=["PNG"]) as opened:
-            sheet = np.asarray(opened.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        sheet = np.asarray(decode(path))
+    except DataError as error:
         raise RunError(f"{path} is damaged: {error}") from error
     height, width, _ = sheet.shape
     side = height // max(classes, 1)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from blockout.limits import LARGEST_SIZE
 from blockout.runs import digests
 from blockout.runs.errors import RunError
 
@@ -27,7 +28,10 @@ Time = Annotated[float, Meta(gt=0, le=1e100)]
 """That something took, so that it can be divided by."""
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Channels = tuple[Number, Number, Number]
+Level = Annotated[float, Meta(ge=-1e6, le=1e6)]
+Spread = Annotated[float, Meta(ge=1e-6, le=1e6)]
+"""That pixels are divided by."""
+Channels = tuple[Level, Level, Level]
 Document = TypeVar("Document")
 
 
@@ -42,9 +46,9 @@ class Description(msgspec.Struct, frozen=True):
     """Index into ``group_names`` for every class, where the data knows groups of classes."""
     data: str
     """Name of the data set, never a path."""
-    image_size: Positive
+    image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
     mean: Channels
-    std: Channels
+    std: tuple[Spread, Spread, Spread]
     crop: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """The centred square that it sees, as a share of an image's shorter side."""
     group_names: tuple[str, ...] | None = None

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from blockout.data import ImageData
-from blockout.models import ImageClassifier, from_description
+from blockout.models import ImageClassifier, restored
 from blockout.runs.documents import FORMAT, Description, read_description
 from blockout.runs.errors import RunError
 from blockout.runs.folder import read_tensors
@@ -31,17 +31,13 @@ class TrainedModel:
 def read_trained(about: Path, weights: Path, trunk: nn.Module | None = None) -> TrainedModel:
     """A network from its description and its weights; what is missing or damaged is named."""
     said = read_description(about)
-    try:
-        model = from_description(said.model, trunk)
-    except ValueError as error:
-        if trunk is not None or said.model.get("trunk", {}).get("kind") == "own":
-            raise
-        raise RunError(f"{about} is damaged: {error}") from error
     found = read_tensors(weights)
     try:
-        model.load_state_dict(found)
-    except RuntimeError as error:
-        raise RunError(f"{weights} is damaged: {error}") from error
+        model = restored(said.model, found, trunk)
+    except ValueError as error:
+        raise RunError(
+            f"the network in {weights}, described in {about.name}, cannot be used: {error}"
+        ) from error
     return TrainedModel(
         model.eval().to(memory_format=torch.channels_last),  # pyright: ignore
         said.classes,

@@ -58,7 +58,7 @@ def compact_run(
     dense = to_dense(model.head).eval()
     splits = {"holdout": data.holdout, "test": data.test}
     both = {
-        name: (evaluate(model, split).accuracy, evaluate(small, split).accuracy)
+        name: (_accuracy_of(model, split), _accuracy_of(small, split))
         for name, split in splits.items()
         if len(split)
     }
@@ -241,7 +241,14 @@ def _needed_share(model: ImageClassifier, threshold: float) -> float:
 def _features_of(model: ImageClassifier, split: Split) -> tuple[Tensor, Tensor]:
     """The head's input and the label of every image, to try many heads on."""
     batches = [(model.features(x), y) for x, y in split.batches(500, train=False)]
-    return torch.cat([f for f, _ in batches]), torch.cat([y for _, y in batches])
+    features = torch.cat([f for f, _ in batches])
+    if not features.isfinite().all():
+        raise RunError("the trunk gives features that are not finite (nan or infinite)")
+    return features, torch.cat([y for _, y in batches])
+
+
+def _accuracy_of(model: ImageClassifier, split: Split) -> float:
+    return evaluate(model, split).require_finite().accuracy
 
 
 def _accuracy(head: nn.Module, features: Tensor, labels: Tensor) -> float:

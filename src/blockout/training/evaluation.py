@@ -1,8 +1,10 @@
 """Accuracy and predictions of a model in inference mode, in one process or several."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockout.data import Split
+from blockout.runs import RunError
 from blockout.training.processes import Processes
 
 TOP = 5
@@ -31,6 +34,15 @@ class Evaluation:
     classes: Int64[Tensor, "n top"]
     """The most probable classes of every image, best first."""
     probabilities: Float[Tensor, "n top"]
+
+    def require_finite(self) -> Self:
+        """Itself; a RunError where the network's outputs are no numbers to be right or wrong."""
+        if not math.isfinite(self.loss):
+            raise RunError(
+                "the network's outputs are not finite (nan or infinite): its training diverged, or "
+                "its files were changed; nothing was written"
+            )
+        return self
 
     def numbers(self) -> dict[str, float]:
         return {"accuracy": self.accuracy, "top5": self.top5, "loss": self.loss}
