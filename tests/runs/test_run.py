@@ -44,8 +44,8 @@ def test_a_finished_run_tells_everything(finished):
     assert run.test_accuracy == run.result.test.accuracy == run.epochs[-1].test_accuracy
     assert list(run.memberships) == list(run.distributions) == ["P_0", "P_1", "P_2"]
     assert run.structure.classes == run.classes
-    assert run.confusion.sum() == len(run.labels) == 21
-    accuracy = 100 * np.mean(run.predicted[:, 0] == run.labels)
+    assert run.confusion.sum() == len(run.predictions.labels) == 21
+    accuracy = 100 * np.mean(run.predictions.classes[:, 0] == run.predictions.labels)
     assert run.result.test.accuracy == pytest.approx(accuracy)
     assert run.network().classes == run.classes
 

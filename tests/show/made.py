@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from blockout.runs import Run, TrainConfig
+from blockout.runs.arrays import Predictions
 from blockout.runs.documents import BINS, Description, Result, Scores
 
 HALVES = np.array([[1, 0], [1, 0], [0, 1], [0, 1]], dtype=np.float32)
@@ -61,7 +62,6 @@ def made_run(
 ) -> Run:
     """A finished run with these P; without ``p_2``, one without Blockout."""
     names = None if groups is None else tuple(f"known {g}" for g in range(max(groups) + 1))
-    labels, predicted, probabilities = _predictions(np.array(confusion))
     return Run(
         folder,
         folder.name,
@@ -69,9 +69,7 @@ def made_run(
         description=description(classes, groups=groups, group_names=names),
         result=result(),
         memberships={} if p_2 is None else _sets(p_0, p_1, p_2),
-        labels=labels,
-        predicted=predicted,
-        probabilities=probabilities,
+        predictions=_predictions(np.array(confusion)),
     )
 
 
@@ -82,12 +80,12 @@ def _sets(p_0: Any, p_1: Any, p_2: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _predictions(confusion: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _predictions(confusion: np.ndarray) -> Predictions:
     """One image for each count, row by row; each a little less certain than the one before."""
     pairs = np.argwhere(confusion)
     images = np.repeat(pairs, confusion[tuple(pairs.T)], axis=0)
     certain = np.linspace(0.9, 0.3, len(images), dtype=np.float32)
-    return images[:, 0], images[:, 1:], certain[:, None]
+    return Predictions(images[:, 0], images[:, 1:], certain[:, None])
 
 
 def histogram(*pieces: tuple[int, float, float]) -> np.ndarray:

@@ -18,8 +18,8 @@ def test_pairs_count_both_directions_the_worst_first():
 def test_images_are_those_of_the_mistakes_the_most_certain_first():
     run = made_run()
     assert confused_pairs(run, True, 1)[0].images == (6, 7, 8, 10)
-    shuffled = run.probabilities[::-1]
-    object.__setattr__(run, "probabilities", shuffled)
+    shuffled = run.predictions._replace(probabilities=run.predictions.probabilities[::-1])
+    object.__setattr__(run, "predictions", shuffled)
     assert confused_pairs(run, True, 1)[0].images == (10, 8, 7, 6)
 
 

@@ -22,6 +22,7 @@ from blockout.runs import digests, lock
 from blockout.runs import folder as files
 from blockout.runs.arrays import (
     Distributions,
+    Predictions,
     read_distributions,
     read_memberships,
     read_predictions,
@@ -76,11 +77,8 @@ class Run:
     """Of P_0, P_1, ..., in order; empty where no P is learned: without Blockout, or fixed."""
     memberships: dict[str, Float[np.ndarray, "nodes clusters"]] = field(default_factory=dict)
     """P in the end; empty while it trains and where no P is learned."""
-    labels: Int64[np.ndarray, " images"] | None = None
-    """True class of every test image; None while it trains."""
-    predicted: Int64[np.ndarray, "images 5"] | None = None
-    """The most probable classes of every test image, best first; fewer columns for few classes."""
-    probabilities: Float[np.ndarray, "images 5"] | None = None
+    predictions: Predictions | None = None
+    """Of the test images; None while it trains."""
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
@@ -103,7 +101,6 @@ class Run:
         log = folder / files.METRICS
         metrics = [metrics_entry(line, log, i) for i, line in enumerate(read_lines(log), 1)]
         classes = None if description is None else len(description.classes)
-        said = read_predictions(folder / files.PREDICTIONS, classes)
         learned = config.model.learned  # fixed P say nothing about the data
         return cls(
             folder=folder,
@@ -117,9 +114,7 @@ class Run:
             warnings=tuple(line for line in metrics if isinstance(line, WarningEntry)),
             distributions=read_distributions(folder / files.DISTRIBUTIONS) if learned else {},
             memberships=read_memberships(folder / files.MEMBERSHIPS) if learned else {},
-            labels=None if said is None else said.labels,
-            predicted=None if said is None else said.classes,
-            probabilities=None if said is None else said.probabilities,
+            predictions=read_predictions(folder / files.PREDICTIONS, classes),
         )
 
     # --- what it is -------------------------------------------------------------------------------
@@ -256,10 +251,10 @@ class Run:
     @cached_property
     def confusion(self) -> Int64[np.ndarray, "classes classes"] | None:
         """How many test images of a class (row) were taken for which class (column)."""
-        if self.labels is None or self.predicted is None:
+        if (said := self.predictions) is None:
             return None
         n = len(self.classes)
-        counts = np.bincount(self.labels * n + self.predicted[:, 0], minlength=n * n)
+        counts = np.bincount(said.labels * n + said.classes[:, 0], minlength=n * n)
         return counts.reshape(n, n)
 
     @cached_property

@@ -36,11 +36,11 @@ def confused_pairs(run: Run, together: bool, most: int) -> list[Pair]:
 
 
 def _mistaken(run: Run, a: int, b: int) -> tuple[int, ...]:
-    assert run.labels is not None and run.predicted is not None and run.probabilities is not None
-    predicted = run.predicted[:, 0]
-    own = ((run.labels == a) & (predicted == b)) | ((run.labels == b) & (predicted == a))
-    found = np.flatnonzero(own)
-    certain = np.argsort(-run.probabilities[found, 0], kind="stable")
+    assert run.predictions is not None
+    labels, predicted, probabilities = run.predictions
+    one, other = (labels == a) & (predicted[:, 0] == b), (labels == b) & (predicted[:, 0] == a)
+    found = np.flatnonzero(one | other)
+    certain = np.argsort(-probabilities[found, 0], kind="stable")
     return tuple(found[certain].tolist())
 
 

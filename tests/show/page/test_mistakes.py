@@ -29,7 +29,7 @@ def data_of(monkeypatch):
 
 def test_each_image_says_what_it_is_and_was_taken_for_and_how_surely(data_of):
     run = made_run()
-    data_of(run.labels)
+    data_of(run.predictions.labels)
     body = section([run]).body
     assert "Within a learned group" in body and "Between learned groups" in body
     assert body.count("data:image/jpeg") == 4 + 3 + 3 + 1
@@ -50,7 +50,7 @@ def test_without_the_data_there_are_names_and_counts_and_the_reason():
 
 def test_images_of_data_that_has_changed_are_not_shown(data_of):
     run = made_run()
-    data_of(run.labels[::-1])
+    data_of(run.predictions.labels[::-1])
     body = section([run]).body
     assert "it has changed since this run was tested" in body and "<img" not in body
 
@@ -65,7 +65,7 @@ def test_there_are_never_more_than_sixty_images(data_of):
     counts = 4 * np.ones((n, n), dtype=int)
     p = np.repeat(np.eye(2), 20, axis=0)
     run = made_run(p, classes=list(map(str, range(n))), confusion=counts)
-    data_of(run.labels)
+    data_of(run.predictions.labels)
     body = section([run]).body
     assert 40 <= len(re.findall("<img", body)) <= 60
     assert len(re.findall('class="pair"', body)) == 16

@@ -172,7 +172,7 @@ def test_what_compaction_gives_is_measured_rather_than_expected(view, tmp_path):
 def test_warnings_of_the_run_are_repeated(view):
     warned = replace(view, warnings=(WarningEntry(3, "nearly all of P_0 is near one"),))
     assert "<li><bdi>nearly all of P_0 is near one</bdi></li>" in summary.section([warned]).body
-    assert "warnings" not in summary.section([view]).body
+    assert "warnings" not in summary.section([replace(view, warnings=())]).body
 
 
 def test_a_command_repeats_as_it_was_typed_but_into_another_folder(view):

@@ -51,7 +51,7 @@ def _images(run: Run, chosen: Sequence[int]) -> tuple[dict[int, str], str]:
         return {}, ""
     try:
         test = run.images().test
-        if run.labels is None or test.labels.tolist() != run.labels.tolist():
+        if not run.predictions or test.labels.tolist() != run.predictions.labels.tolist():
             raise DataError("it has changed since this run was tested")
         pixels = test.images_at(list(chosen)).numpy()
     except (DataError, RunError, OSError, ValueError, RuntimeError, TypeError) as error:
@@ -71,10 +71,11 @@ def _card(run: Run, pair: Pair, images: dict[int, str], each: int) -> tuple[obje
 
 
 def _mistake(run: Run, image: int, uri: str) -> tuple[str, ...]:
-    assert run.labels is not None and run.predicted is not None and run.probabilities is not None
-    true, said = int(run.labels[image]), int(run.predicted[image, 0])
+    assert run.predictions is not None
+    labels, predicted, probabilities = run.predictions
+    true, said = int(labels[image]), int(predicted[image, 0])
     alt = f"{run.classes[true]} taken for {run.classes[said]}"
-    return uri, alt, _name(run, true), _name(run, said), f"{run.probabilities[image, 0]:.0%}"
+    return uri, alt, _name(run, true), _name(run, said), f"{probabilities[image, 0]:.0%}"
 
 
 def _name(run: Run, number: int) -> Markup:

@@ -246,7 +246,7 @@ def _missing(run: Run) -> str:
     """Files that a finished run has lost, or never had: those of a user's own model."""
     if not run.finished:
         return ""
-    there = {files.MODEL: run.description, files.PREDICTIONS: run.labels}
+    there = {files.MODEL: run.description, files.PREDICTIONS: run.predictions}
     if run.learned:
         there[files.MEMBERSHIPS] = run.memberships or None
     lost = [name for name, value in there.items() if value is None]
