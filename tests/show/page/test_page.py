@@ -236,6 +236,7 @@ def test_even_markup_that_slipped_through_runs_nothing(browser, run, tmp_path):
     markup = "<img src=x onerror=\"document.title='ran'\"><script>document.title='ran'</script>"
     path.write_text(text.replace("<main>", f"<main>{markup}", 1), encoding="utf-8")
     page = Opened(browser, path)
+    page.tab.locator(".plot").first.scroll_into_view_if_needed()
     page.tab.wait_for_selector(".plot[data-drawn]")
     assert page.tab.title().startswith("run ") and page.complaints
     page.tab.close()
