@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from blockout.data import DataConfig
-from blockout.models.config import ModelConfig
+from blockout.models.config import Method, ModelConfig
 from blockout.runs import Run, TrainConfig
 from blockout.runs.config import OptimisationConfig, RunConfig, name_of
 from blockout.runs.documents import as_json
@@ -25,10 +25,10 @@ from blockout.runs.environment import environment
 from blockout.runs.folder import write_json
 from blockout.training import train
 
-METHODS = ("baseline", "fc", "dropout", "blockout")
+METHODS: tuple[Method, ...] = ("baseline", "fc", "dropout", "blockout")
 
 
-def trained(data: str, method: str, seed: int, runs: Path) -> Run:
+def trained(data: str, method: Method, seed: int, runs: Path) -> Run:
     """The finished run of one method and seed."""
     folder = runs / f"{name_of(data)}-{method}-{seed}"
     config = TrainConfig(
