@@ -44,6 +44,7 @@ ROOMS = {
     "models": [
         f"tests/models/test_{name}.py" for name in ("heads", "building", "pretrained", "config")
     ],
+    "runs/run": ["tests/runs", "tests/commands/test_given.py"],
     "export": ["tests/export/test_reading.py", "tests/commands/test_given.py"],
     "data": [
         f"tests/data/test_{name}.py"
@@ -56,7 +57,7 @@ ROOMS = {
 def tests_of(file: str) -> list[str]:
     """Those that must notice a fault in a file."""
     core = [f"tests/test_{name}.py" for name in CORE]
-    return ROOMS.get(file.rpartition("/")[0], core)
+    return ROOMS.get(file) or ROOMS.get(file.rpartition("/")[0], core)
 
 
 class Fault(NamedTuple):
@@ -181,7 +182,7 @@ FAULTS = [
     Fault("identity holds a path", "runs/config", '"data": data_name or name_of(self.data.data),', '"data": self.data.data,'),
     Fault("streaming is left open", "runs/config", "stream=isinstance(images.train, StreamSplit),", "stream=None,"),
     Fault("changed images go unnoticed", "runs/run", "images.fingerprint() != known", "False"),
-    Fault("images of other classes pass", "runs/run", "if found.classes != self.classes:", "if False:"),
+    Fault("images of other classes pass", "runs/run", "found.classes != self.classes:", "False:"),
     Fault("a run continues on other images", "runs/config", '"images": images.fingerprint()}', "}"),
     Fault("features are not standardised", "estimator", "self.scaler_.transform(table)", "table"),
     Fault("statistics of drawn weights stay", "estimator", "measure_statistics(network, [inputs])", "pass"),
@@ -208,6 +209,8 @@ FAULTS = [
     Fault("rows of P are not centred", "structure/groups", "centred = p - p.mean(0)", "centred = p"),
     Fault("a compact head calls itself trained", "models/heads", 'return "compact"', 'return "trained"'),
     Fault("earlier descriptions of compact heads fail", "models/heads", 'if layers is not None and method == "fc":', "if False:"),
+    Fault("a run decides what is fetched", "runs/run", "fetch=self.data is not None", "fetch=True"),
+    Fault("a run decides where the cache is", "runs/run", "cache=self.cache, workers=None)", "workers=None)"),
     Fault("any kind of model is built", "models/configurations", "kind not in IMAGE_MODELS", "False"),
     Fault("a configuration reaches for a kernel", "models/configurations", "if asks and value and value not in BUILT_IN:", "if False:"),
     Fault("a path passes for a word", "models/configurations", r"[\w.-]{0,60}", ".*"),

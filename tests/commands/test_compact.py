@@ -22,7 +22,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def lies_there(monkeypatch):
     """Which images the run's data are today."""
-    return lambda images: monkeypatch.setattr("blockout.runs.run.load_images", lambda _: images)
+    return lambda images: monkeypatch.setattr("blockout.runs.run.load", lambda *_, **__: images)
 
 
 def test_it_says_how_small_and_how_accurate_the_network_became(said, run, lies_there):

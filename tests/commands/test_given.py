@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 from blockout.data import DataConfig
 from blockout.models import ModelConfig
+from blockout.runs import Run
 from blockout.runs import folder as files
 from blockout.training import (
     ComputeConfig,
@@ -119,3 +121,104 @@ def test_a_description_that_would_fill_the_memory_is_said(said, run, image):
     change(run / files.MODEL, lambda about: about["model"]["head"].update(nodes=10**7))
     code, out, err = said("predict", run, image)
     assert (code, out) == (1, "") and "cannot be used: head." in err
+
+
+# --- nothing is fetched, and nothing written elsewhere --------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path) -> list:
+    """Whom anything in this process wants to talk to; nobody answers."""
+    found: list = []
+
+    def note(*arguments: object, **_: object) -> None:
+        found.append(arguments[-1] if len(arguments) > 1 else arguments)
+        raise OSError("no network in tests")
+
+    for name in ("getaddrinfo", "create_connection"):
+        monkeypatch.setattr(socket, name, note)
+    monkeypatch.setattr(socket.socket, "connect", note)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging face"))
+    return found
+
+
+def test_the_cache_is_not_where_a_run_says(said, run, tmp_path):
+    change(run / files.CONFIG, lambda config: config.update(cache=str(tmp_path / "elsewhere")))
+    for command in (("evaluate", run), ("compact", run), ("report", run)):
+        assert said(*command)[0] == 0
+    assert not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "own cache" / "decoded").is_dir()
+    assert said("evaluate", run, "--cache", tmp_path / "elsewhere")[0] == 0
+    assert (tmp_path / "elsewhere" / "decoded").is_dir()
+
+
+@pytest.mark.parametrize("data", ["someone/private-photos", "someone/pets:large", "cifar10"])
+def test_a_hub_id_in_a_run_is_not_asked_for(said, run, asked, data, monkeypatch):
+    monkeypatch.delenv("BLOCKOUT_DATA_DIR", raising=False)
+    change(run / files.CONFIG, lambda config: config.update(data=data))
+    for command in ("evaluate", "compact"):
+        code, out, err = said(command, run)
+        assert (code, out) == (1, "")
+        assert "asked nobody else. Set BLOCKOUT_DATA_DIR" in err and f"say --data {data}" in err
+    code, _, err = said("report", run)
+    assert (code, err) == (0, "")
+    assert f"say --data {data}" in (run / files.REPORT).read_text(encoding="utf-8")
+    assert asked == []
+    assert said("evaluate", run, "--data", data)[0] == 1
+    assert asked != []
+
+
+def test_a_name_of_a_folder_in_a_run_is_never_asked_for(said, run, asked):
+    for name in ("wedding", "holiday/lake"):
+        change(run / files.CONFIG, lambda config, name=name: config.update(data=name))
+        assert said("evaluate", run)[0] == 1
+        assert said("report", run)[0] == 0
+    assert asked == []
+
+
+@pytest.mark.parametrize("trunk", ["someone/model", "wedding"])
+def test_a_trunk_in_a_config_is_not_asked_for(said, run, asked, trunk, image):
+    """What the network is stands in model.json, with its image size and normalisation."""
+    change(run / files.CONFIG, lambda config: config.update(trunk=trunk))
+    for command in commands_on(run, image)[:5]:
+        code, _, err = said(*command)
+        assert (code, err) == (0, ""), command
+    assert said("report", run)[0] == 0
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"_attn_implementation": "someone/kernel"}, {"auto_map": {"AutoModel": "someone/evil--m.M"}},
+     {"model_type": "timm_wrapper", "architecture": "hf_hub:someone/evil"},
+     {"model_type": "detr"}, {"quantization_config": {"quant_method": "gptq"}}],
+)  # fmt: skip
+def test_a_hugging_face_configuration_in_a_run_reaches_for_nothing(said, run, image, asked, more):
+    configuration = {"model_type": "vit", **more}
+    trunk = {"kind": "pretrained", "configuration": configuration, "readout": "map", "features": 8}
+    change(run / files.MODEL, lambda about: about["model"].update(trunk=trunk))
+    for command in commands_on(run, image):
+        code, out, err = said(*command)
+        assert (code, out) == (1, "") and "cannot be used: its " in err, (command, err)
+    assert asked == []
+
+
+def test_images_that_have_moved_are_found_where_you_say(said, run, given, tmp_path):
+    moved = shutil.copytree(given.parent / "photos", tmp_path / "moved", copy_function=shutil.copy2)
+    expected = said("evaluate", run, "--json")
+    change(run / files.CONFIG, lambda config: config.update(data="gone"))
+    assert said("compact", run)[0] == 1
+    code, out, err = said("compact", run, "--data", moved)
+    assert (code, err) == (0, "") and "note:" not in out
+    assert said("report", run, "--data", moved)[0] == 0
+    assert "hold-out images" in (run / files.REPORT).read_text(encoding="utf-8")
+    assert Run.open(run, data=str(moved)).images().fingerprint() == (
+        Run.open(given).images().fingerprint()
+    )
+    assert expected[0] == 0
+
+
+def test_workers_are_not_as_many_as_a_run_says(run):
+    change(run / files.CONFIG, lambda config: config.update(workers=200, stream=True))
+    images = Run.open(run).images()
+    assert images.test._workers < 20

@@ -180,11 +180,11 @@ def test_images_of_another_set_are_refused_and_changed_ones_are_told(finished, m
     run = Run.open(finished)
     for count, changed in ((80, False), (100, True)):
         monkeypatch.setattr(
-            "blockout.runs.run.load_images", lambda _, n=count: make_images(n, size=28)
+            "blockout.runs.run.load", lambda *_, n=count, **__: make_images(n, size=28)
         )
         assert run.has_changed(run.images()) is changed
     other = dataclasses.replace(make_images(), classes=("a", "b", "c", "d"))
-    monkeypatch.setattr("blockout.runs.run.load_images", lambda _: other)
+    monkeypatch.setattr("blockout.runs.run.load", lambda *_, **__: other)
     with pytest.raises(RunError, match="are not those of the run in"):
         run.images()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockout.commands.flags import Parser, at_least, between, flag
-from blockout.commands.runs import images_of, open_run
+from blockout.commands.runs import data_flags, images_of, open_run
 
 if TYPE_CHECKING:
     from blockout.data import ImageData
@@ -26,7 +26,7 @@ FINE_TUNE = "train the compact network further, its structure fixed"
 
 def run(arguments: list[str]) -> int:
     values = _parser().parse_args(arguments)
-    opened = open_run(values.folder)
+    opened = open_run(values.folder, data=values.data, cache=values.cache)
     model = opened.network(values.weights).model
     images = images_of(opened, quiet=values.json)
     from blockout.runs.documents import as_json
@@ -62,6 +62,7 @@ def _parser() -> Parser:
     flag(parser, "--fine-tune EPOCHS", FINE_TUNE, at_least(0), 0)
     flag(parser, "--batch-size N", "images at a time for which it shall be fast", at_least(1), 256)
     flag(parser, "--weights", "the last, or the best on the hold-out", ("final", "best"), "final")
+    data_flags(parser)
     flag(parser, "--json", "print one JSON object")
     return parser
 

@@ -1,5 +1,6 @@
 """``blockout evaluate``."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,14 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from blockout.commands.flags import Parser, at_least, flag
-from blockout.commands.runs import images_of, open_run
+from blockout.commands.runs import CACHE, images_of, open_run
 
 if TYPE_CHECKING:
     from blockout.data import Split
     from blockout.runs import TrainedModel
 
 WEIGHTS = "the last, the best on the hold-out, or the network that `blockout compact` made"
-OTHERS = "score all images of other labelled data, for example a folder with one folder per class"
+OTHERS = """score all images of other labelled data, for example a folder with one folder per class;
+the run's own data, repeated here, may be fetched"""
 DRAWS = "average over N sampled architectures instead of using the expected weights"
 
 
@@ -22,20 +24,21 @@ def run(arguments: list[str]) -> int:
     parser = Parser("evaluate", "Accuracy of a finished run on its images, or on others.")
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run")
     flag(parser, "--split", "which images of the run", ("test", "holdout", "train"), "test")
-    flag(parser, "--data FOLDER", OTHERS, str)
+    flag(parser, "--data NAME", OTHERS, str)
+    flag(parser, "--cache DIR", CACHE, Path)
     flag(parser, "--skip-corrupt", "with --data: skip unreadable images")
     flag(parser, "--weights", WEIGHTS, ("final", "best", "compact"), "final")
     flag(parser, "--draws N", DRAWS, at_least(2))
     flag(parser, "--json", "print one JSON object")
     values = parser.parse_args(arguments)
-    opened = open_run(values.folder)
+    opened = open_run(values.folder, data=values.data, cache=values.cache)
     trained = opened.network(values.weights)
     from blockout.runs import RunError
     from blockout.sampling import SampledModel
     from blockout.training import evaluate
 
-    if values.data is not None:
-        values.split, split = values.data, _others(trained, values.data, values.skip_corrupt)
+    if values.data not in (None, opened.config.data.data):
+        values.split, split = values.data, _others(trained, values)
     else:
         split = getattr(images_of(opened, quiet=values.json), values.split)
     if not len(split):
@@ -56,12 +59,18 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _others(trained: "TrainedModel", name: str, skip_corrupt: bool) -> "Split":
+def _others(trained: "TrainedModel", values: argparse.Namespace) -> "Split":
     """All images of other data, labelled by the classes of the run."""
     from blockout.data import DataConfig, DataError
     from blockout.data.load import Expected, load_whole
 
-    config = DataConfig(name, image_size=trained.image_size, skip_corrupt=skip_corrupt)
+    name = values.data
+    config = DataConfig(
+        name,
+        image_size=trained.image_size,
+        skip_corrupt=values.skip_corrupt,
+        cache=values.cache,
+    )
     classes, split = load_whole(config, Expected(trained.crop, (trained.mean, trained.std)))
     if unknown := sorted(set(classes) - set(trained.classes)):
         raise DataError(

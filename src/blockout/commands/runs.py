@@ -6,17 +6,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockout.commands.flags import flag
+
 if TYPE_CHECKING:
+    from blockout.commands.flags import Parser
     from blockout.data import ImageData
     from blockout.runs import Run
 
 
-def open_run(folder: Path) -> "Run":
+DATA = """where the images of the run are now, if not where they were; a hub id is fetched only if
+you say it here"""
+CACHE = "folder for decoded images (default: the usual one, whatever the run says)"
+
+
+def data_flags(parser: "Parser") -> None:
+    """``--data`` and ``--cache``: what a run's own config must not decide."""
+    flag(parser, "--data NAME", DATA, str)
+    flag(parser, "--cache DIR", CACHE, Path)
+
+
+def open_run(folder: Path, *, data: str | None = None, cache: Path | None = None) -> "Run":
     """The run in a folder; what is missing or damaged is named, and what nobody could notice."""
     require_training()
     from blockout.runs import Run
 
-    run = Run.open(folder)
+    run = Run.open(folder, data=data, cache=cache)
     if run.unnoticed:
         print(run.unnoticed, file=sys.stderr)
     return run

@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> int:
     config = config.for_images(images)
     result = config.folder_for(images) / files.RESULT
     finished = result.exists() and not config.run.restart
-    draw = Drawing()
+    draw = Drawing(config.data.cache)
     folder = train(config, data=images, after_save=draw)
     if getattr(rank_zero_only, "rank", 0) == 0:
         if finished:
@@ -54,14 +54,14 @@ def _is_to_be_drawn(folder: Path) -> bool:
 class Drawing:
     """Writes the page of a run; a failure is said once and never ends a training."""
 
-    def __init__(self) -> None:
-        self.complained = False
+    def __init__(self, cache: Path | None = None) -> None:
+        self.cache, self.complained = cache, False
 
     def __call__(self, folder: Path) -> None:
         from blockout.runs import folder as files
 
         try:
-            write_report([folder], folder / files.REPORT)
+            write_report([folder], folder / files.REPORT, cache=self.cache)
         except Exception as error:  # whatever it is, hours of training matter more than a picture
             if not self.complained:
                 print(f"note: {files.REPORT} could not be drawn: {one_line(error)}")

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
-from blockout.data import ImageData
+from blockout.data import ImageData, load
+from blockout.data.load import AS_IT_IS, Expected
 from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS
 from blockout.runs import digests, lock
@@ -44,7 +45,6 @@ from blockout.runs.documents import (
     read_document,
 )
 from blockout.runs.errors import RunError
-from blockout.runs.images import load_images
 from blockout.runs.logs import read_lines
 from blockout.runs.trained import TrainedModel, read_trained
 from blockout.structure import Structure
@@ -79,10 +79,22 @@ class Run:
     """P in the end; empty while it trains and where no P is learned."""
     predictions: Predictions | None = None
     """Of the test images; None while it trains."""
+    data: str | None = None
+    """Where you say that its images are; None to look where the run says."""
+    cache: Path | None = None
+    """Where you say that decoded images are kept; None for the usual place."""
 
     @classmethod
-    def open(cls, folder: Path | str) -> Self:
+    def open(
+        cls, folder: Path | str, *, data: str | None = None, cache: Path | None = None
+    ) -> Self:
         """The run in a folder.
+
+        Args:
+            folder: of the run.
+            data, cache: for ``images``, as in ``DataConfig``. A run may come from anybody, so what
+                its own config says is neither fetched from elsewhere nor written to: only what you
+                say here is.
 
         Raises:
             RunError: there is no run, or one of its files is damaged.
@@ -115,6 +127,8 @@ class Run:
             distributions=read_distributions(folder / files.DISTRIBUTIONS) if learned else {},
             memberships=read_memberships(folder / files.MEMBERSHIPS) if learned else {},
             predictions=read_predictions(folder / files.PREDICTIONS, classes),
+            data=data,
+            cache=cache,
         )
 
     # --- what it is -------------------------------------------------------------------------------
@@ -302,21 +316,26 @@ class Run:
         )
 
     def images(self) -> ImageData:
-        """The images it was trained on, normalised as its network expects.
+        """The images it was trained on, as its network expects them.
 
         Raises:
+            DataError: they are not on this machine, and were not said to be fetched.
             RunError: the images there have other classes.
         """
-        found = load_images(self.config)
-        if self.description is None:
-            return found
-        if found.classes != self.classes:
+        source = self.data or self.config.data.data
+        config = replace(self.config.data, data=source, cache=self.cache, workers=None)
+        about, expected = self.description, AS_IT_IS
+        if about is not None:
+            config = replace(config, image_size=about.image_size)
+            expected = Expected(about.crop, (about.mean, about.std))
+        found = load(config, expected, fetch=self.data is not None)
+        if about is not None and found.classes != self.classes:
             raise RunError(
-                f"the images of {self.config.data.data} are not those of the run in {self.folder}: "
+                f"the images of {source} are not those of the run in {self.folder}: "
                 f"it has {len(self.classes)} classes, they have {len(found.classes)}, or other "
-                "names"
+                "names; --data says where they are now"
             )
-        return found.normalised_by(self.description.mean, self.description.std)
+        return found
 
     def has_changed(self, images: ImageData) -> bool:
         """Whether these images are divided otherwise than those that it was trained on."""
