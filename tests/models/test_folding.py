@@ -84,18 +84,28 @@ def test_only_what_nobody_else_reads_is_folded(activation, onednn):
     require_same(network, small, 32)
 
 
+RESNET = transformers.ResNetConfig(
+    embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="bottleneck"
+)
+EFFICIENTNET = transformers.EfficientNetConfig(
+    width_coefficient=0.25, depth_coefficient=0.1, hidden_dim=320
+)
+
+
 @WAYS
-def test_networks_of_others_are_folded_within_their_own_modules(onednn):
-    config = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="bottleneck"
-    )
-    network = seasoned(transformers.ResNetModel(config))
+@pytest.mark.parametrize(
+    ("config", "left"),
+    [(RESNET, 0), (EFFICIENTNET, 1)],  # one forward of EfficientNet cannot be followed
+    ids=["resnet", "efficientnet"],
+)
+def test_networks_of_others_are_folded_within_their_own_modules(config, left, onednn):
+    network = seasoned(transformers.AutoModel.from_config(config))
 
     def read(model):
         return lambda x: model(x).last_hidden_state
 
     small = folded(network, 64, onednn=onednn)
-    assert nn.BatchNorm2d not in kinds(small)
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in small.modules()) == left
     require_same(read(network), read(small), 64)
 
 
@@ -109,7 +119,17 @@ def test_nothing_to_fold_is_none():
     unusual = nn.Sequential(Standardised(3, 4, 1), nn.BatchNorm2d(4))
     mirrored = nn.Sequential(nn.Conv2d(3, 4, 3, padding_mode="reflect"), nn.BatchNorm2d(4))
     unmeasured = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, track_running_stats=False))
-    assert [folded(n, 8) for n in (plain, unusual, mirrored, unmeasured)] == [None] * 4
+    uneven = nn.Sequential(nn.Conv2d(3, 4, 2, padding="same"), nn.BatchNorm2d(4))
+    found = [folded(n, 8) for n in (plain, unusual, mirrored, unmeasured, uneven)]
+    assert found == [None] * 5
+
+
+@WAYS
+@pytest.mark.parametrize("padding", ["same", "valid", (2, 1)])
+def test_padding_is_kept(padding, onednn):
+    conv = nn.Conv2d(3, 8, (3, 5), padding=padding, dilation=2)
+    network = seasoned(nn.Sequential(conv, nn.BatchNorm2d(8)))
+    require_same(network, folded(network, 32, onednn=onednn), 32)
 
 
 def test_the_network_itself_stays_as_it_is():

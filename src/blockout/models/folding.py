@@ -47,8 +47,7 @@ class FoldedConv(nn.Module):
         )
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", bias.detach())
-        assert not isinstance(conv.padding, str)
-        self.padding, self.stride = list(conv.padding), list(conv.stride)
+        self.padding, self.stride = _padding_of(conv), list(conv.stride)
         self.dilation, self.groups = list(conv.dilation), conv.groups
         self.activation, self.onednn = activation, onednn
         self.packed: Tensor | None = None
@@ -186,10 +185,19 @@ def _padded_sizes(network: nn.Module, image_size: int) -> dict[nn.Module, int]:
     return sizes
 
 
+def _padding_of(conv: nn.Conv2d) -> list[int]:
+    """As numbers; "same" has a side with more than the other only if a kernel is even."""
+    if not isinstance(conv.padding, str):
+        return list(conv.padding)
+    missing = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+    return [total // 2 if conv.padding == "same" else 0 for total in missing]
+
+
 def _foldable(module: nn.Module | None) -> bool:
     if not isinstance(module, nn.Conv2d) or module.padding_mode != "zeros":
         return False
-    return type(module).forward is nn.Conv2d.forward and not isinstance(module.padding, str)
+    uneven = module.padding == "same" and any(k % 2 == 0 for k in module.kernel_size)
+    return type(module).forward is nn.Conv2d.forward and not uneven
 
 
 def _normalises(module: nn.Module | None) -> bool:
