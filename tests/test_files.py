@@ -1,8 +1,12 @@
 """Files are written whole or not at all."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from blockout.files import write_atomically, write_text
+from blockout.files import remove_litter, write_atomically, write_text
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
@@ -22,3 +26,32 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(OSError, match=r"cannot write .*b\.txt: No such file.*choose another file"):
         write_text(tmp_path / "missing" / "b.txt", "text")
+
+
+def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_writes_is_not(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    living = os.getppid()
+    for name in (f".a.txt.{gone.pid}", f".a.txt.{living}", f".b.txt.{gone.pid}", ".a.txt.x", ".1"):
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "a.txt", "whole")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"a.txt", f".a.txt.{living}", f".b.txt.{gone.pid}", ".a.txt.x", ".1"}
+    remove_litter(tmp_path)
+    assert f".b.txt.{gone.pid}" not in {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_file_that_another_machine_is_writing_stays(tmp_path):
+    """There its process has a number that nobody has here; it holds a lock on the file."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+
+    def write(beside):
+        beside.write_text("half")
+        os.rename(beside, tmp_path / f".a.txt.{gone.pid}")
+        remove_litter(tmp_path, ["a.txt"])
+        assert (tmp_path / f".a.txt.{gone.pid}").exists()
+        os.rename(tmp_path / f".a.txt.{gone.pid}", beside)
+
+    write_atomically(tmp_path / "a.txt", write)
+    assert (tmp_path / "a.txt").read_text() == "half"

@@ -42,17 +42,22 @@ def write_text(path: Path, text: str) -> None:
         raise OSError(f"cannot write {path}: {error.strerror}; choose another file") from error
 
 
-def remove_litter(folder: Path, names: Iterable[str]) -> None:
-    """Deletes what processes that are gone were writing in place of these names.
+def remove_litter(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Deletes what processes that are gone were writing.
 
     A file of a process that lives stays: here, by its number; on other machines that share the
     folder, by the lock that it holds.
+
+    Args:
+        folder: where to look, not below it.
+        names: of the files that they were writing; any in a folder that is ours alone.
     """
-    wanted = set(names)
+    wanted = None if names is None else set(names)
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):
             stem, _, pid = entry.rpartition(".")
-            if stem[:1] == "." and stem[1:] in wanted and pid.isdecimal() and _is_gone(int(pid)):
+            ours = stem[:1] == "." and (wanted is None or stem[1:] in wanted)
+            if ours and pid.isdecimal() and _is_gone(int(pid)):
                 _remove_unlocked(folder / entry)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from blockout.data import DataError, cache
 from blockout.data.cache import Decoded
@@ -53,6 +54,45 @@ def test_a_damaged_entry_is_not_read(
     assert cache.read(tmp_path, "it") is not None
 
 
+def test_a_changed_name_of_a_class_is_noticed(tmp_path: Path, decoded: Decoded) -> None:
+    cache.write(tmp_path, "it", decoded)
+    file = tmp_path / "decoded" / "it" / "about.json"
+    file.write_text(file.read_text().replace('"b"', '"d"'))
+    assert cache.read(tmp_path, "it") is None
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", '{"checksums": 1, "more": 2}', "3"])
+def test_an_entry_that_is_something_else_is_not_read(tmp_path, decoded, text) -> None:
+    cache.write(tmp_path, "it", decoded)
+    (tmp_path / "decoded" / "it" / "about.json").write_text(text)
+    assert cache.read(tmp_path, "it") is None
+
+
+def test_an_entry_from_before_there_were_digests_is_read_and_told(
+    tmp_path: Path, decoded: Decoded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache.write(tmp_path, "it", decoded)
+    file = tmp_path / "decoded" / "it" / "about.json"
+    about = json.loads(file.read_text())
+    del about["sha256"]
+    file.write_text(json.dumps(about))
+    found = cache.read(tmp_path, "it")
+    assert found is not None and found.catalogue.classes == ("a", "b", "c")
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: damage to ") and "about.json would go unnoticed" in note
+
+
+def test_entries_that_nobody_writes_any_more_are_deleted(tmp_path: Path, decoded: Decoded) -> None:
+    place = tmp_path / "decoded"
+    unfinished = [".it.99", ".other-0f.12", "older-0123456789abcdef.x8_abcde", ".living.3"]
+    for name in unfinished:
+        (place / name).mkdir(parents=True)
+        (place / name / "images.npy").write_bytes(b"half")
+    with FileLock(place / "living.lock"), cache.locked(tmp_path, "it"):
+        cache.write(tmp_path, "it", decoded)
+    assert {path.name for path in place.iterdir() if path.is_dir()} == {"it", ".living.3"}
+
+
 def test_an_entry_that_fails_while_written_leaves_nothing(
     tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +134,9 @@ def test_a_key_depends_on_every_fact() -> None:
     assert len({cache.key_of(*f) for f in (("a", 32), ("a", None), ("b", 32), ("a", 32, 1))}) == 4
 
 
-def test_a_result_is_computed_once_and_again_when_damaged(tmp_path: Path) -> None:
+def test_a_result_is_computed_once_and_again_when_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls = []
 
     def compute() -> list[int]:
@@ -104,5 +146,10 @@ def test_a_result_is_computed_once_and_again_when_damaged(tmp_path: Path) -> Non
     assert cache.remembered(tmp_path, "it", compute) == [1, 2]
     assert cache.remembered(tmp_path, "it", compute) == [1, 2] and len(calls) == 1
     (file,) = (tmp_path / "results").iterdir()
-    file.write_text(json.dumps([1, 2])[:3])
+    file.write_text(file.read_text()[:-3])
     assert cache.remembered(tmp_path, "it", compute) == [1, 2] and len(calls) == 2
+    file.write_text(file.read_text().replace("[1, 2]", "[1, 3]"))
+    assert cache.remembered(tmp_path, "it", compute) == [1, 2] and len(calls) == 3
+    file.write_text("[1, 4]")  # of an older version, without digest
+    assert cache.remembered(tmp_path, "it", compute) == [1, 4] and len(calls) == 3
+    assert "would go unnoticed" in capsys.readouterr().err

@@ -3,26 +3,30 @@
     <cache>/decoded/<name>-<key>/images.npy     all images, memory-mapped when read
                                  rows.npy       label, split, sums and sums of squares per image
                                  about.json     classes, groups, notes, checksums of the other two
+    <cache>/results/<name>-<key>.json           a small result
 
 An entry is written elsewhere and then renamed, so a reader finds all of it or nothing. If its
-checksums are wrong, it is rebuilt.
+checksums or the digest of its JSON are wrong, it is rebuilt. What processes that were killed have
+left is deleted by the next one that writes.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
-import tempfile
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from blockout import files
 from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
 
@@ -31,6 +35,8 @@ VERSION = 2
 
 KINDS = ("decoded", "features", "arrow", "results")
 """The folders inside the cache."""
+UNFINISHED = re.compile(r"\.(?P<entry>.+)\.\d+|(?P<older>.+)\.[a-z0-9_]{8}")
+"""Names of entries that are being written, by us and by older versions."""
 
 Json = TypeVar("Json")
 
@@ -65,15 +71,15 @@ def read(folder: Path, entry: str) -> Decoded | None:
     """The entry, or None if it is missing or damaged."""
     place = folder / "decoded" / entry
     try:
-        about = json.loads((place / "about.json").read_text())
+        about = _read_json(place / "about.json")
         if about.pop("checksums") != _checksums(place):
             return None
         rows = np.load(place / "rows.npy")
         images = np.load(place / "images.npy", mmap_mode="c")
-    except (OSError, ValueError, LookupError, AttributeError):
+        about = {name: tuple(v) if isinstance(v, list) else v for name, v in about.items()}
+        catalogue = Catalogue(labels=rows[:, 0].copy(), parts=rows[:, 1].copy(), **about)
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
         return None
-    about = {name: tuple(v) if isinstance(v, list) else v for name, v in about.items()}
-    catalogue = Catalogue(labels=rows[:, 0].copy(), parts=rows[:, 1].copy(), **about)
     return Decoded(catalogue, np.asarray(images), rows[:, 2:])
 
 
@@ -85,8 +91,9 @@ def write(folder: Path, entry: str, decoded: Decoded) -> None:
     """
     with writing(folder):
         place = folder / "decoded" / entry
-        place.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f"{entry}.", dir=place.parent))
+        unfinished = place.with_name(f".{entry}.{os.getpid()}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
         try:
             _save(unfinished, decoded)
             shutil.rmtree(place, ignore_errors=True)
@@ -109,7 +116,7 @@ def _save(place: Path, decoded: Decoded) -> None:
         "notes": catalogue.notes,
         "checksums": _checksums(place),
     }
-    (place / "about.json").write_text(json.dumps(about))
+    (place / "about.json").write_text(_with_digest(about))
 
 
 @contextlib.contextmanager
@@ -123,22 +130,41 @@ def locked(folder: Path, entry: str, kind: str = "decoded") -> Iterator[None]:
         lock = FileLock(place / f"{entry}.lock")
         lock.acquire()
     try:
+        _remove_unfinished(place, entry)
         yield
     finally:
         lock.release()
 
 
+def _remove_unfinished(place: Path, entry: str) -> None:
+    """Deletes what nobody is writing any more; ``entry`` is held by this process.
+
+    An entry is written by the process that holds its lock. If nobody does, the writer is gone.
+    """
+    from filelock import FileLock, Timeout
+
+    for path in place.iterdir():
+        found = UNFINISHED.fullmatch(path.name)
+        if found is None or not path.is_dir():
+            continue
+        other = found["entry"] or found["older"]
+        with contextlib.suppress(Timeout, OSError), contextlib.ExitStack() as held:
+            if other != entry:
+                held.enter_context(FileLock(place / f"{other}.lock").acquire(blocking=False))
+            shutil.rmtree(path)
+
+
 def remembered(folder: Path, entry: str, compute: Callable[[], Json]) -> Json:
     """A small result as JSON: read from disk, or computed and stored there."""
     place = folder / "results" / f"{entry}.json"
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(place.read_text())
+    with contextlib.suppress(OSError, ValueError, LookupError, RecursionError):
+        return _read_json(place)["result"]
     result = compute()
     with writing(folder):
         place.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = place.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(result))
-        unfinished.replace(place)
+        files.remove_litter(place.parent)
+        text = _with_digest({"result": result})
+        files.write_atomically(place, lambda beside: beside.write_text(text))
     return result
 
 
@@ -173,6 +199,24 @@ def remove(folder: Path, entry: Entry) -> None:
         place = folder / entry.name
         shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
     (folder / kind / f"{name}.lock").unlink(missing_ok=True)
+
+
+def _with_digest(content: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({**content, "sha256": digest})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """What was written with a digest. Of older files nobody knows whether they are damaged."""
+    content = json.loads(path.read_text())
+    if not isinstance(content, dict):
+        content = {"result": content}
+    digest = content.pop("sha256", None)
+    if digest is None:
+        print(f"note: damage to {path} would go unnoticed: it has no digest", file=sys.stderr)
+    elif hashlib.sha256(json.dumps(content).encode()).hexdigest() != digest:
+        raise ValueError("damaged")
+    return content
 
 
 @contextlib.contextmanager

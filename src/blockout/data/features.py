@@ -63,6 +63,7 @@ class FeatureStore:
         self.damaged = 0
         with cache.writing(folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            files.remove_litter(self.folder)
             if not (self.folder / ABOUT).exists():
                 files.write_text(self.folder / ABOUT, json.dumps(about, indent=2) + "\n")
         for path in sorted(self.folder.glob("*.safetensors")):
