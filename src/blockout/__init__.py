@@ -1,5 +1,6 @@
 """Blockout: networks that learn their own branching as they train (Murdock et al., CVPR 2016)."""
 
+from blockout import starting  # noqa: F401  # first: importing torch takes seconds
 from blockout.compact import to_branches
 from blockout.convert import convert, to_dense
 from blockout.dropconnect import DropConnectLinear

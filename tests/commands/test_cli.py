@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -261,32 +262,110 @@ def test_a_wrong_folder_is_said(said, tmp_path):
     assert code == 1 and "there is no run folder" in err
 
 
-@pytest.mark.parametrize(
-    "error", [ImportError("--trunk a/b needs transformers"), MemoryError("no memory"), OSError("x")]
-)
-def test_what_can_be_mended_has_no_traceback(said, monkeypatch, tmp_path, error):
+def failing(error):
     def fail(config, **_):
         raise error
 
-    monkeypatch.setattr("blockout.training.train", fail)
-    assert said("train", "--run", tmp_path)[::2] == (1, f"blockout train: {error}\n")
+    return fail
+
+
+NO_MEMORY = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 160000000000 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ImportError("--trunk a/b needs transformers"), "--trunk a/b needs transformers"),
+        (OSError("x"), "x"),
+        (MemoryError(), "there is not enough memory"),
+        (MemoryError("Unable to allocate"), "there is not enough memory: Unable to allocate"),
+        (NO_MEMORY, "there is not enough memory for 160.0 GB at once; a smaller model or batch "
+         "needs less"),
+    ],
+)  # fmt: skip
+def test_what_can_be_mended_has_no_traceback(said, monkeypatch, tmp_path, error, line):
+    monkeypatch.setattr("blockout.training.train", failing(error))
+    assert said("train", "--run", tmp_path)[::2] == (1, f"blockout train: {line}\n")
+
+
+@pytest.mark.parametrize("clusters", [2, 10**20])
+def test_a_head_that_no_memory_holds_is_refused_before_anything_is_touched(said, run, clusters):
+    before = (run / "result.json").read_bytes()
+    code, _, err = said(
+        *TINY, "--run", run, "--restart", "--nodes", 200_000, "--clusters", clusters
+    )
+    assert code == 1 and len(err.splitlines()) == 1
+    assert f"--nodes 200000 and --clusters {clusters} need at least" in err
+    assert (run / "result.json").read_bytes() == before
+
+
+def test_more_processes_than_any_machine_has_are_refused(said, run):
+    code, _, err = said(*TINY, "--run", run, "--devices", "9999999999999")
+    assert code == 1 and "--devices must be at most" in err and len(err.splitlines()) == 1
 
 
 def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
-    def interrupt(config, **_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("blockout.training.train", interrupt)
+    monkeypatch.setattr("blockout.training.train", failing(KeyboardInterrupt()))
     assert said("train", "--run", tmp_path)[::2] == (130, "\ninterrupted\n")
 
 
-def test_a_fault_of_ours_keeps_its_traceback(said, monkeypatch, tmp_path):
-    def fail(config, **_):
-        raise RuntimeError("a bug")
+def not_ours(config, **_):
+    np.zeros(3).reshape(2, 2)
 
+
+@pytest.mark.parametrize(
+    "fail", [failing(RuntimeError("a bug\nin two lines")), failing(TypeError("a bug")), not_ours]
+)
+def test_a_mistake_of_ours_is_one_line_and_a_saved_traceback(said, monkeypatch, tmp_path, fail):
     monkeypatch.setattr("blockout.training.train", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        said("train", "--run", tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, _, err = said("train", "--run", tmp_path / "run")
+    assert code == 1 and len(err.splitlines()) == 1
+    assert err.startswith("blockout train: unexpected error, a mistake in blockout: ")
+    (saved,) = tmp_path.glob("blockout-error-*.txt")
+    assert f"the traceback is in {saved}; please report it" in err
+    text = saved.read_text()
+    assert "Traceback (most recent call last):" in text and "torch 2" in text and "Error: " in text
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(said, monkeypatch, tmp_path):
+    monkeypatch.setattr("blockout.training.train", failing(OSError("disk")))
+    for words in (("--debug", "train", "--run", tmp_path), ("train", "--run", tmp_path, "--debug")):
+        code, _, err = said(*words)
+        assert code == 1 and err.startswith("Traceback (most recent call last):")
+        assert err.endswith("OSError: disk\nblockout train: disk\n")
+
+
+def test_ctrl_c_while_the_command_is_imported_is_one_line(tmp_path):
+    """torch, here one that takes long, is imported before the command can catch anything."""
+    (tmp_path / "torch").mkdir()
+    slow = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "torch" / "__init__.py").write_text(slow)
+    (tmp_path / "blockout").write_text("from blockout.commands.cli import main\nmain()\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    for words in (["-m", "blockout"], [str(tmp_path / "blockout")]):
+        done = subprocess.run(
+            [sys.executable, *words, "--help"],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True, timeout=120,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (130, b"\ninterrupted\n")
+
+
+def test_the_library_leaves_ctrl_c_alone(tmp_path):
+    code = "import signal, blockout; print(signal.getsignal(2) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert done.stdout == b"True\n"
+
+
+def test_names_that_cannot_be_printed_are_no_traceback(tmp_path):
+    odd = os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xff\xfe")
+    done = command("evaluate", odd, PYTHONIOENCODING="ascii")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "there is no run folder" in done.stderr
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
@@ -296,6 +375,15 @@ def test_a_reader_that_goes_away_is_no_traceback():
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, timeout=120)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_line():
+    words = [sys.executable, "-m", "blockout", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert b"No space left" in done.stderr
 
 
 def test_a_broken_torchvision_ends_training_in_a_line(tmp_path):

@@ -1,21 +1,21 @@
 """The command line: which command, and what its end means to the shell.
 
-Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 and 143 interrupted (Ctrl-C, SIGTERM), 141
-nobody reads the output any more.
+Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130, 143 and 129 interrupted (Ctrl-C, SIGTERM,
+SIGHUP), 141 nobody reads the output any more.
 """
 
+import contextlib
 import importlib
-import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 
-import torch
-
 import blockout
+from blockout import starting
+from blockout.commands.endings import exit_code, flush_output, silence
 from blockout.commands.flags import nearest
-from blockout.commands.runs import one_line
 
 OVERVIEW = """usage: blockout COMMAND [--help] ...
 
@@ -35,8 +35,8 @@ Networks that learn their own branching while they train.
   blockout doctor                         what this machine has, and what is in the way
   blockout --version
 
-Each command explains its flags with --help. The same `blockout train` continues what was
-interrupted; a finished run is not trained again.
+Each command explains its flags with --help, and shows the traceback of what fails with --debug.
+The same `blockout train` continues what was interrupted; a finished run is not trained again.
 """
 COMMANDS = tuple(dict.fromkeys(re.findall(r"^  blockout (\w+)", OVERVIEW, re.MULTILINE)))
 """Each is a module of ``blockout.commands``, loaded when it is asked for."""
@@ -45,32 +45,26 @@ COMMANDS = tuple(dict.fromkeys(re.findall(r"^  blockout (\w+)", OVERVIEW, re.MUL
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the ``blockout`` command; returns the exit code.
 
-    What a user can mend is said in a line, without a traceback.
+    Whatever goes wrong is said in one line; with ``--debug``, after its traceback.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
     name = f"blockout {words[0]}" if words and words[0] in COMMANDS else "blockout"
+    with contextlib.suppress(AttributeError):  # names of files and classes may not be printable
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore
     try:
+        starting.over()
         code = _dispatch(words)
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (ImportError, ValueError, OSError, MemoryError) as error:
-        return _failed(name, error)
-    except RuntimeError as error:
-        from blockout.training import Interrupted, RunError
-
-        if isinstance(error, Interrupted):
-            if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
-                print(f"\n{error}", file=sys.stderr)
-            return error.exit_code
-        if isinstance(error, RunError | torch.OutOfMemoryError):
-            return _failed(name, error)
-        raise
+        flush_output()
+    except BrokenPipeError as error:
+        silence(sys.stdout)
+        code = exit_code(name, error)
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(name, error, debug=debug)
+    if arguments is None:  # the process ends now, whatever is pressed
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 def _dispatch(words: list[str]) -> int:
@@ -88,13 +82,7 @@ def _dispatch(words: list[str]) -> int:
     try:
         return importlib.import_module(f"blockout.commands.{words[0]}").run(words[1:])
     except SystemExit as stop:  # help has been printed, or usage was wrong
-        return int(stop.code or 0)
-
-
-def _failed(name: str, error: Exception) -> int:
-    """The work cannot be done."""
-    print(f"{name}: {one_line(error)}", file=sys.stderr)
-    return 1
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """``blockout train``."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str]) -> int:
     require_training("lightning.fabric")
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     from lightning.fabric.utilities.rank_zero import rank_zero_only
 
     from blockout.runs import Run, TrainConfig, load_images

@@ -16,6 +16,7 @@ NAMED_TRUNKS = (*OWN_TRUNKS, *EFFICIENTNETS)
 FORMER_NAMES = {"compact": SMALL_TRUNK}
 """Earlier names of trunks, in old configs and descriptions."""
 LARGEST_SMALL_IMAGE = 64
+MOST_WIDTH = 100
 
 
 class PaperDefaults(NamedTuple):
@@ -81,8 +82,10 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
                 f"--trunk must be auto, {', '.join(NAMED_TRUNKS)}, a Hugging Face model id or a "
                 "folder, got an empty name"
             )
-        if not 0 < self.width < float("inf"):
-            raise ValueError(f"--width must be a positive number, got {self.width:g}")
+        if not 0 < self.width <= MOST_WIDTH:
+            raise ValueError(
+                f"--width must be positive and at most {MOST_WIDTH}, got {self.width:g}"
+            )
         for name, value in (("nodes", self.nodes), ("clusters", self.clusters)):
             if value is not None and value < 1:
                 raise ValueError(f"--{name} must be at least 1, got {value}")

@@ -101,7 +101,7 @@ class ComputeConfig:
     """Each process draws assignments of its own; by default all train the same architecture."""
 
     def __post_init__(self) -> None:
-        _require(self, "at least 1", lambda n: n >= 1, "num_nodes")
+        _require(self, "1 to 65536", lambda n: 1 <= n <= 2**16, "num_nodes")
 
 
 @dataclass(frozen=True)

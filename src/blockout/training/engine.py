@@ -215,7 +215,7 @@ class Engine:
         if not math.isfinite(value):  # stop before it spoils the weights
             raise Diverged(f"the loss is {value}", self.done, rate)
         # Update W~_j and P_j, each at its own rate; both rates follow the schedule.
-        self._stepper.step()
+        self._update(rate)
         self._stepper.zero_grad()
         self.schedule.step()
         # Beyond the paper: guide the memberships, average the weights.
@@ -304,6 +304,15 @@ class Engine:
         seen = torch.stack([loss, hits.to(loss)])
         seen = torch.cat([seen, torch.tensor(told, dtype=loss.dtype).to(loss.device)])
         return self.processes.all_reduce(seen, "mean").tolist()
+
+    def _update(self, rate: float) -> None:
+        try:
+            self._stepper.step()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            what = "a learning rate or weight decay is too large for the weights' precision"
+            raise Diverged(what, self.done, rate) from error
 
     def _guide_memberships(self, guide: Guide, y: Tensor) -> bool:
         before = guide.settled_sets

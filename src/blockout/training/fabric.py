@@ -1,8 +1,12 @@
 """Devices, processes and precision by Lightning Fabric, set up from the config."""
 
 import atexit
+import os
+import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,8 +17,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from blockout.runs.config import ComputeConfig
+from blockout.runs.errors import RunError, ToldElsewhere
 from blockout.training.processes import Processes, T
 
+_GRACE_SECONDS = 20.0  # for a process that has lost another to say so before it is killed
+_ENDING_SECONDS = 2.0  # a process closes its connections before it has ended
 _FREEING_SECONDS = 0.5  # a waiting thread takes the lock at once; a busy machine schedules it late
 
 
@@ -24,7 +31,9 @@ class FabricProcesses(Processes):
     def __init__(self, compute: ComputeConfig) -> None:
         """Starts the processes: what follows runs in each of them."""
         self._fabric = make_fabric(compute)
+        self._parent = os.getppid()
         self._fabric.launch()
+        _give_grace()
         super().__init__(self._fabric.device)
         self.rank, self.world = self._fabric.global_rank, self._fabric.world_size
         # Fabric's modules return torch's default dtype. Its context makes that float64.
@@ -53,10 +62,47 @@ class FabricProcesses(Processes):
     def broadcast(self, value: T) -> T:
         return self._fabric.broadcast(value)
 
+    @contextmanager
+    def noticing_losses(self) -> Iterator[None]:
+        """Inside, an exchange that fails because a process is gone is a ``RunError`` that names it.
+
+        The first process speaks for all, unless it is the one that is gone.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, RunError) or not _is_of_an_exchange(error):
+                raise
+            lost = self._lost()
+            if self.rank and not lost:
+                raise ToldElsewhere(str(error)) from error
+            raise RunError(
+                f"{lost or 'a process'} of {self.world} was lost; the same command continues from "
+                "the last checkpoint"
+            ) from error
+
+    def _lost(self) -> str:
+        """Which process is gone, as far as this one can see: its parent, or its children."""
+        children = getattr(self._fabric.strategy.launcher, "procs", None) or []
+        until = time.monotonic() + _ENDING_SECONDS
+        while time.monotonic() < until:
+            if self.rank and os.getppid() != self._parent:
+                return "the first process"
+            for rank, child in enumerate(children, 1):
+                if child.poll():
+                    code = child.returncode
+                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    return f"process {rank} (pid {child.pid}, {how})"
+            time.sleep(0.05)
+        return ""
+
 
 def make_fabric(compute: ComputeConfig) -> Fabric:
     """A Fabric that is not launched yet; wrong values say which flag to change."""
     devices: Any = str(compute.devices)
+    most = max(64, 8 * (os.cpu_count() or 1))
+    if devices.isdecimal() and int(devices) > most:
+        raise ValueError(f"--devices must be at most {most} on this machine, got {devices}")
     where: dict[str, Any] = {
         "accelerator": compute.accelerator,
         "devices": int(devices) if devices.isdigit() else devices,
@@ -76,6 +122,25 @@ def make_fabric(compute: ComputeConfig) -> Fabric:
             "--accelerator, --devices, --num-nodes, --strategy or --precision do not fit this "
             f"machine: {error}"
         ) from error
+
+
+def _is_of_an_exchange(error: RuntimeError) -> bool:
+    """Whether processes could not talk to each other; gloo raises plain RuntimeErrors."""
+    known = isinstance(error, torch.distributed.DistError)
+    return known or any(text in str(error) for text in ("gloo", "peer", "process group"))
+
+
+def _give_grace() -> None:
+    """Lightning kills all processes within seconds of the loss of one, before they can say so."""
+
+    def patient(kill: Callable[[], None]) -> None:
+        time.sleep(_GRACE_SECONDS)
+        kill()
+
+    for thread in threading.enumerate():
+        if thread.name == "child-process-observer":
+            kill = thread._terminate_all  # pyright: ignore
+            thread._terminate_all = partial(patient, kill)  # pyright: ignore
 
 
 def _leave() -> None:

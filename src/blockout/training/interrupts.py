@@ -1,10 +1,12 @@
-"""Ctrl-C and SIGTERM: noted when they arrive, obeyed between two steps."""
+"""Ctrl-C, SIGTERM and SIGHUP (a closed terminal): noted on arrival, obeyed between two steps."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class Interrupted(RuntimeError):
@@ -27,14 +29,21 @@ class Pending:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Inside, signals are only noted; a second Ctrl-C ends the process at once."""
+        """Inside, signals are only noted; a second Ctrl-C ends the process at once.
+
+        A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+        """
 
         def note(number: int, _frame: object) -> None:
             self.numbers.add(number)
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
         try:
-            before = {number: signal.signal(number, note) for number in SIGNALS}
+            before = {
+                number: signal.signal(number, note)
+                for number in SIGNALS
+                if signal.getsignal(number) is not signal.SIG_IGN
+            }
         except ValueError:  # not the main thread: signals are the caller's business
             yield
             return

@@ -19,6 +19,7 @@ from blockout.training.assembly import make_engine
 from blockout.training.engine import kept_random_state
 from blockout.training.features import with_features
 from blockout.training.finish import initial_weights
+from blockout.training.memory import require_memory
 from blockout.training.processes import Processes
 from blockout.training.recording import Recording, on_first_process
 
@@ -53,7 +54,10 @@ def train(
         config = replace(config, model=replace(config.model, trunk="own"))
     folder = config.folder_for(images)
     processes = FabricProcesses(config.compute)
-    with ExitStack() as held:
+    if model is None:
+        copies = 3 if processes.device.type == "cpu" else 1
+        require_memory(config, len(images.classes), copies=copies)
+    with processes.noticing_losses(), ExitStack() as held:
         opened = open_folder(folder, config, images)
         on_first_process(processes, lambda: held.enter_context(opened))
         if not processes.broadcast((folder / files.RESULT).exists()):

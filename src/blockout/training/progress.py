@@ -19,11 +19,18 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
+class Terminal(Console):
+    """A console that does not end the process when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Narrator:
     """Says how training goes; silent on every process but the first."""
 
     def __init__(self, total: int, done: int, batch_size: int, silent: bool) -> None:
-        self.console = Console(stderr=False, quiet=silent, soft_wrap=True, highlight=False)
+        self.console = Terminal(stderr=False, quiet=silent, soft_wrap=True, highlight=False)
         self.live = self.console.is_terminal and not silent
         self.batch_size = batch_size
         self.bar = Progress(
@@ -41,8 +48,14 @@ class Narrator:
         self.speed = 0.0
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False)
-        sys.stdout.flush()
+        """Prints a line. A terminal that has been closed does not end a training run."""
+        try:
+            self.console.print(text, markup=False)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self.console.quiet = True
 
     def measure_speed(self, step: int) -> float:
         """Images per second since the last call."""

@@ -23,7 +23,7 @@ from blockout.runs import logs
 from blockout.runs.config import TrainConfig
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
-from blockout.runs.errors import RunError
+from blockout.runs.errors import RunError, ToldElsewhere
 from blockout.training import checkpoint, watch
 from blockout.training.engine import Diverged, Engine, Step, whole_tensor
 from blockout.training.evaluation import (
@@ -347,4 +347,4 @@ def on_first_process(processes: Processes, work: Callable[[], object]) -> None:
             raise
     problem = processes.broadcast(problem)
     if problem is not None:
-        raise RunError(problem)
+        raise ToldElsewhere(problem)
