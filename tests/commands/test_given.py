@@ -222,3 +222,24 @@ def test_workers_are_not_as_many_as_a_run_says(run):
     change(run / files.CONFIG, lambda config: config.update(workers=200, stream=True))
     images = Run.open(run).images()
     assert images.test._workers < 20
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etac\n  99.9%  cat"
+
+
+def test_names_are_shown_and_not_obeyed(said, run, image, tmp_path):
+    """Of classes, of files, and in errors."""
+    change(run / files.MODEL, lambda about: about.update(classes=[OBEYED, "bee", "cat"]))
+    picture = tmp_path / "a\x1b[2Jb.png"
+    shutil.copy(image, picture)
+    shown = [said("predict", run, picture), said("predict", run, picture, "--json")]
+    shown += [said("structure", run), said("structure", run, "--format", "json")]
+    shown += [said("predict", run, tmp_path / "gone\x1b[2J.png"), said("evaluate", run)]
+    for _, out, err in shown:
+        assert not set(OBEYED) & set("\x1b\x07\x9b\u202e") & set(out + err)
+    assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202etac\\n  99.9%  cat" in shown[0][1]
+    assert OBEYED in json.loads(shown[1][1])["classes"]
+    assert json.loads(shown[1][1])["image"] == str(picture)
+    assert "gone\\x1b[2J.png" in shown[4][2] and shown[4][0] == 1

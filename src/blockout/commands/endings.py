@@ -19,6 +19,7 @@ import torch
 import blockout
 from blockout.commands.runs import one_line
 from blockout.starting import is_first_process
+from blockout.terminal import printable_lines
 
 SOURCE = str(Path(blockout.__file__).parent)
 NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
@@ -74,7 +75,7 @@ def silence(stream: object) -> None:
 
 def _said(line: str, code: int) -> int:
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(printable_lines(line), file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
     return code

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import open_run, require_training
 from blockout.files import write_text
+from blockout.terminal import printable, printable_json
 
 if TYPE_CHECKING:
     from blockout.export import ExportedModel
@@ -38,14 +39,16 @@ def run(arguments: list[str]) -> int:
         trained, find_images(values.images), values.top, skipped if several else None
     ):
         if values.json:
-            print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
+            print(printable_json(json.dumps(dataclasses.asdict(found), ensure_ascii=False)))
         elif values.csv is None:
             pairs = zip(found.classes, found.probabilities, strict=True)
-            print(found.image + "".join(f"\n  {p:6.1%}  {name}" for name, p in pairs))
+            print(
+                printable(found.image), *(f"  {p:6.1%}  {printable(n)}" for n, p in pairs), sep="\n"
+            )
         pairs = zip(found.classes, found.probabilities, strict=True)
         rows += [(found.image, place, name, p) for place, (name, p) in enumerate(pairs, 1)]
     for reason in skipped:
-        print(f"note: skipped: {reason}", file=sys.stderr)
+        print(f"note: skipped: {printable(reason)}", file=sys.stderr)
     if values.csv is not None:
         _write_table(values.csv, rows)
         print(f"{len({row[0] for row in rows})} images in {values.csv}")

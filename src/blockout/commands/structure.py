@@ -11,6 +11,7 @@ from blockout.commands.runs import open_run
 from blockout.files import write_text
 from blockout.structure import Structure
 from blockout.structure.sources import read_taxonomy
+from blockout.terminal import printable_json, printable_lines
 
 if TYPE_CHECKING:
     from blockout.structure.groups import Consistency
@@ -39,7 +40,8 @@ def run(arguments: list[str]) -> int:
     structure = _structure(values)
     text = _text(structure, values) if values.format == "text" else _document(structure, values)
     if values.out is None:
-        print(text, end="" if text.endswith("\n") else "\n")
+        safe = printable_json if values.format == "json" else printable_lines
+        print(safe(text.rstrip("\n")))
     else:
         write_text(values.out, text.rstrip("\n") + "\n")
         print(f"written to {values.out}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from blockout.commands.flags import refuse, train_flags
 from blockout.commands.report import write_report
 from blockout.commands.runs import one_line, require_training
+from blockout.terminal import printable
 
 if TYPE_CHECKING:
     from blockout.runs import Run
@@ -67,7 +68,7 @@ class Drawing:
             write_report([folder], folder / files.REPORT, cache=self.cache)
         except Exception as error:  # whatever it is, hours of training matter more than a picture
             if not self.complained:
-                print(f"note: {files.REPORT} could not be drawn: {one_line(error)}")
+                print(f"note: {files.REPORT} could not be drawn: {printable(one_line(error))}")
             self.complained = True
 
 
@@ -97,7 +98,7 @@ def _summarise(run: "Run") -> None:
     if beside:
         print(f"beside it: {', '.join(beside)}")
     if worst := worst_classes(run):
-        print(f"worst classes: {', '.join(worst)}")
+        print(printable(f"worst classes: {', '.join(worst)}"))
     if groups := result.groups:
         print(
             f"learned class memberships in {groups.count} groups against the true groups: "

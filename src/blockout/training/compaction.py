@@ -23,6 +23,7 @@ from blockout.runs import Run, RunError, TrainConfig
 from blockout.runs import folder as files
 from blockout.runs.documents import Compaction, CompactionCurve, CompactionPoint, as_json
 from blockout.runs.environment import environment
+from blockout.terminal import printable
 from blockout.training.assembly import recipe_of
 from blockout.training.engine import Engine, kept_random_state
 from blockout.training.evaluation import evaluate
@@ -152,7 +153,7 @@ def measure_once(run: Run, say: Callable[[str], object] = print) -> None:
     """
     if not is_to_be_measured(run):
         return
-    say(f"measuring once how small and how fast {run.name} becomes ...")
+    say(f"measuring once how small and how fast {printable(run.name)} becomes ...")
     try:
         found = _measured(run)
     except Exception as error:  # data, hubs and the user's own trunks fail in many ways

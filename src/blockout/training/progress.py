@@ -6,6 +6,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from blockout.terminal import printable_lines
+
 
 def duration(seconds: float) -> str:
     """Roughly, for people.
@@ -50,7 +52,7 @@ class Narrator:
     def say(self, text: str) -> None:
         """Prints a line. A terminal that has been closed does not end a training run."""
         try:
-            self.console.print(text, markup=False)
+            self.console.print(printable_lines(text), markup=False)
             sys.stdout.flush()
         except BrokenPipeError:
             raise
