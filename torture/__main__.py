@@ -54,7 +54,10 @@ def attack(workshop: Workshop, name: str, values: argparse.Namespace) -> dict[st
 
     def work(case: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
-        problem = part.run(workshop, case)
+        try:
+            problem = part.run(workshop, case)
+        except Exception as error:
+            problem = f"the torture itself failed: {type(error).__name__}: {error}"
         return {"case": case, "problem": problem, "seconds": time.monotonic() - started}
 
     until = began + 60 * values.minutes
