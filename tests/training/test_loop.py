@@ -246,6 +246,18 @@ def test_a_lost_checkpoint_is_not_taken_for_a_run_that_has_just_begun(tmp_path, 
         train(make_config(tmp_path), model=make_net(), data=images)
 
 
+def test_a_run_does_not_end_with_best_weights_that_are_damaged_or_lost(tmp_path, images):
+    """Where no later weights are better, the file stays as it is; a lost one became the last."""
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=interrupted_net(step=7), data=images)
+    flip_one_bit(tmp_path / "best.safetensors")
+    with pytest.raises(RunError, match=r"best.safetensors is damaged.*--restart"):
+        train(make_config(tmp_path), model=make_net(), data=images)
+    (tmp_path / "best.safetensors").unlink()
+    with pytest.raises(RunError, match=r"best.safetensors is missing.*--restart"):
+        train(make_config(tmp_path), model=make_net(), data=images)
+
+
 def test_a_run_of_before_without_digests_and_counts_continues(tmp_path, images, capsys):
     train(make_config(tmp_path / "whole"), model=make_net(), data=images)
     with pytest.raises(Interrupted):

@@ -8,10 +8,11 @@ import torch
 
 from blockout.runs import digests
 from blockout.runs.errors import RunError
-from blockout.runs.folder import LOGS
+from blockout.runs.folder import BEST, LOGS
 from blockout.training.engine import Engine
 
 FORMAT = 3
+OR_RESTART = ", or say --restart to start over"
 
 
 @dataclass
@@ -53,9 +54,7 @@ def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
     """Puts the engine back where the checkpoint stands; a run without one starts from nothing."""
     if not path.exists():
         if len(digests.recorded(path)) > 1:  # one may be of a first that never appeared
-            raise RunError(
-                f"{path} is missing; restore it from a copy, or say --restart to start over"
-            )
+            raise RunError(f"{path} is missing; restore it from a copy{OR_RESTART}")
         return Tally(logged=dict.fromkeys(LOGS, 0))
     state = read(path)
     changed = [k for k, v in identity.items() if state["identity"].get(k, v) != v]
@@ -66,14 +65,24 @@ def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
         )
     try:
         engine.load_state_dict(state["engine"])
-        return Tally(**state["tally"])
+        tally = Tally(**state["tally"])
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise RunError(_unreadable(path, error)) from error
+    if tally.best_step:
+        _require_best(path.with_name(BEST))
+    return tally
+
+
+def _require_best(path: Path) -> None:
+    """The best weights so far: if no later ones are better, the run ends with this very file."""
+    if not path.exists():
+        raise RunError(f"{path} is missing; restore it from a copy{OR_RESTART}")
+    digests.require_undamaged(path, OR_RESTART)
 
 
 def read(path: Path) -> dict[str, Any]:
     """A checkpoint as plain tensors and numbers; nothing in it is executed."""
-    digests.require_undamaged(path, ", or say --restart to start over")
+    digests.require_undamaged(path, OR_RESTART)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for damaged files
@@ -85,6 +94,6 @@ def read(path: Path) -> dict[str, Any]:
 
 def _unreadable(path: Path, error: Exception) -> str:
     return (
-        f"{path} is damaged and cannot be read ({type(error).__name__}); restore it from a copy, "
-        "or say --restart to start over"
+        f"{path} is damaged and cannot be read ({type(error).__name__}); restore it from a copy"
+        f"{OR_RESTART}"
     )
