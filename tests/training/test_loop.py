@@ -324,7 +324,7 @@ def test_a_trunk_of_ones_own_is_trained_under_the_configured_head_and_reloads(tm
     top = trained.model(x).softmax(1).max(1).values
     predictions = load_file(tmp_path / "predictions.safetensors")
     torch.testing.assert_close(predictions["probabilities"][:, 0], top.detach())
-    with pytest.raises(ValueError, match="custom trunk"):
+    with pytest.raises(RunError, match="custom trunk"):
         Run.open(tmp_path).network()
 
 
