@@ -86,7 +86,7 @@ def test_memberships_learn_by_the_estimator_they_are_told():
         )
         torch.manual_seed(1)
         layer(torch.ones(2, 6)).square().sum().backward()
-        c = layer.outputs._drawn
+        c = layer.outputs.drawn
         return layer.outputs.logits.grad, c
 
     one_sided, c = logit_gradient("eq9")

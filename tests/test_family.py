@@ -9,8 +9,8 @@ from blockout import BlockoutLinear, Memberships
 
 
 def drawn(memberships: Memberships) -> torch.Tensor:
-    assert memberships._drawn is not None
-    return memberships._drawn
+    assert memberships.drawn is not None
+    return memberships.drawn
 
 
 def test_one_cluster_is_dropout_on_both_sides_without_rescaling_and_without_dropping_the_bias():

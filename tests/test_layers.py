@@ -27,8 +27,8 @@ def chain(k: int = 3, dtype: torch.dtype | None = None, **variant) -> nn.Sequent
 
 
 def drawn(memberships: Memberships) -> torch.Tensor:
-    assert memberships._drawn is not None
-    return memberships._drawn
+    assert memberships.drawn is not None
+    return memberships.drawn
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -370,6 +370,10 @@ def test_a_layer_in_eval_mode_uses_p_although_its_neighbour_trains():
     ("make", "message"),
     [
         (lambda: BlockoutLinear(8, 4, 0), "clusters must be a whole number, at least 1, got 0"),
+        (
+            lambda: BlockoutLinear(8, 4, True, inputs=Memberships(8, 1), outputs=Memberships(4, 1)),
+            "clusters must be a whole number, at least 1, got True",
+        ),
         (lambda: BlockoutLinear(0, 4, 2), "in_features must be a whole number, at least 1, got 0"),
         (
             lambda: BlockoutLinear(4, -1, 2),

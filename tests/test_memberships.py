@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from blockout import BlockoutLinear, Memberships, seed_draws
+from blockout.draws import REMEMBERED
 from blockout.masking import Assignments, differentiable
-from blockout.memberships import REMEMBERED
 
 
 def draw(memberships: Memberships, seat: int = 0) -> torch.Tensor:
@@ -81,7 +81,7 @@ def test_the_logits_of_hard_memberships_learn_by_equation_9_through_the_logistic
 def test_a_draw_keeps_its_bits_apart_from_what_learns_by_them():
     m = Memberships(40, 3, probability=0.2)
     bits, learns, estimator = m.assignments(0, training=True)
-    assert bits is m._drawn and not bits.requires_grad
+    assert bits is m.drawn and not bits.requires_grad
     assert torch.equal(learns, m.probabilities) and learns.requires_grad and estimator == "eq9"
     m.estimator = "two-sided"
     _, learns, estimator = m.assignments(0, training=True)
@@ -91,8 +91,8 @@ def test_a_draw_keeps_its_bits_apart_from_what_learns_by_them():
 
 def test_all_neighbours_share_one_draw_and_a_new_forward_draws_anew():
     m = Memberships(50, 6)
-    producer = m.join(producer=True)
-    consumer, other_consumer = m.join(producer=False), m.join(producer=False)
+    producer = m.draws.join(producer=True)
+    consumer, other_consumer = m.draws.join(producer=False), m.draws.join(producer=False)
     steps = []
     for _ in range(3):
         first = draw(m, producer)
@@ -105,7 +105,7 @@ def test_all_neighbours_share_one_draw_and_a_new_forward_draws_anew():
 
 def test_nodes_without_a_producer_are_drawn_by_their_first_consumer():
     m = Memberships(50, 6)
-    first, second = m.join(producer=False), m.join(producer=False)
+    first, second = m.draws.join(producer=False), m.draws.join(producer=False)
     one = draw(m, first)
     assert torch.equal(draw(m, second), one)
     assert not torch.equal(draw(m, first), one)
@@ -113,49 +113,47 @@ def test_nodes_without_a_producer_are_drawn_by_their_first_consumer():
 
 def test_a_producer_begins_a_forward_whatever_a_consumer_drew_before():
     m = Memberships(50, 6)
-    producer, consumer = m.join(producer=True), m.join(producer=False)
+    producer, consumer = m.draws.join(producer=True), m.draws.join(producer=False)
     alone = draw(m, consumer)
     assert not torch.equal(draw(m, producer), alone)
 
 
 def test_several_producers_share_one_draw():
     m = Memberships(50, 6)
-    one, other, consumer = m.join(producer=True), m.join(producer=True), m.join(producer=False)
+    one, other, consumer = (m.draws.join(producer=who) for who in (True, True, False))
     for _ in range(2):
         c = draw(m, one)
         assert torch.equal(draw(m, other), c)
         assert torch.equal(draw(m, consumer), c)
 
 
-@pytest.mark.parametrize("odd", ["consumer alone", "consumer twice", "producer alone", "frozen"])
+@pytest.mark.parametrize("odd", ["consumer twice", "producer alone", "frozen"])
 def test_neighbours_agree_again_after_an_odd_call(odd):
     fc2 = BlockoutLinear(50, 50, 3)
     fc3 = BlockoutLinear(50, 4, 3, inputs=fc2.outputs)
     x = torch.randn(2, 50)
     m = fc2.outputs
     fc3(fc2(x))
-    if odd == "consumer alone":
-        fc3(x)
-    elif odd == "consumer twice":
+    if odd == "consumer twice":
         h = fc2(x)
-        drawn = m._drawn
+        drawn = m.drawn
         fc3(h), fc3(h)
-        assert m._drawn is drawn, "a consumer uses what the producer drew"
+        assert m.drawn is drawn, "a consumer uses what the producer drew"
     elif odd == "producer alone":
         fc2(x)
     else:
         fc2.eval()
         fc3(fc2(x))
-        first = m._drawn
+        first = m.drawn
         fc3(fc2(x))
-        assert not torch.equal(first, m._drawn), "the consumer draws for itself"
+        assert not torch.equal(first, m.drawn), "the consumer draws for itself"
         fc2.train()
     seen = []
     for _ in range(3):
         h = fc2(x)
-        drawn = m._drawn
+        drawn = m.drawn
         fc3(h)
-        assert m._drawn is drawn
+        assert m.drawn is drawn
         seen.append(drawn)
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
@@ -296,6 +294,53 @@ def test_low_precision_stops_at_the_memberships():
         assert m.double().probabilities.dtype == torch.float64
 
 
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("assign", [True, False])
+def test_loaded_values_of_low_precision_do_not_lower_the_memberships(low, assign):
+    for learned, name in ((True, "logits"), (False, "fixed")):
+        m = Memberships(2, 3, learned=learned)
+        loaded = torch.tensor([[0.25, 0.5, 0.75], [0.0, 0.125, 1.0]], dtype=low)
+        state = {name: loaded}
+        m.load_state_dict(state, assign=assign)
+        assert torch.equal(m.state_dict()[name], loaded.float())
+        assert state[name] is loaded, "the caller's own"
+        assert m.probabilities.requires_grad == learned
+
+
+def test_values_of_full_precision_are_assigned_as_they_are():
+    for dtype in (torch.float32, torch.float64):
+        m, logits = Memberships(2, 3), nn.Parameter(torch.ones(2, 3, dtype=dtype))
+        m.load_state_dict({"logits": logits}, assign=True)
+        assert m.logits is logits
+
+
+@pytest.mark.parametrize("value", [2.0, -0.1, float("nan"), float("inf")])
+def test_a_fixed_p_that_is_no_probability_is_refused_when_loaded_and_when_used(value):
+    m = Memberships(4, 3, learned=False)
+    p = torch.full((4, 3), 0.5)
+    p[1, 2] = value
+    message = rf"probability must lie in \[0, 1\], got {value:g}"
+    for assign in (True, False):
+        with pytest.raises(RuntimeError, match=f"fixed: {message}"):
+            m.load_state_dict({"fixed": p}, assign=assign)
+    assert torch.equal(m.probabilities, torch.full((4, 3), 0.5)), "as it was"
+    m.fixed.copy_(p)
+    for training in (True, False):
+        with pytest.raises(ValueError, match=message):
+            m.assignments(0, training=training)
+
+
+def test_sizes_may_be_any_integers():
+    class Three:
+        def __index__(self):
+            return 3
+
+    m = Memberships(Three(), torch.tensor(2))
+    assert (m.nodes, m.clusters) == (3, 2) and type(m.nodes) is type(m.clusters) is int
+    layer = BlockoutLinear(Three(), Three(), torch.tensor(2))
+    assert {type(n) for n in (layer.in_features, layer.out_features, layer.clusters)} == {int}
+
+
 def test_a_model_may_be_built_under_a_default_device():
     with torch.device("meta"):
         layer = BlockoutLinear(8, 4, 2, inputs=Memberships(8, 2, learned=False))
@@ -325,6 +370,9 @@ def test_non_finite_logits_are_refused(value):
         ({"nodes": 0, "clusters": 2}, "nodes must be a whole number, at least 1, got 0"),
         ({"nodes": 3, "clusters": -1}, "clusters must be a whole number, at least 1, got -1"),
         ({"nodes": 3, "clusters": 2.5}, "clusters must be a whole number, at least 1, got 2.5"),
+        ({"nodes": 3, "clusters": True}, "clusters must be a whole number, at least 1, got True"),
+        ({"nodes": torch.tensor(True)}, "nodes must be a whole number, at least 1, got True"),
+        ({"nodes": "3"}, "nodes must be a whole number, at least 1, got 3"),
         ({"probability": 1.5}, r"probability must lie in \[0, 1\], got 1.5"),
         ({"probability": float("nan")}, r"probability must lie in \[0, 1\], got nan"),
         ({"probability": 1.0}, "strictly between 0 and 1, got 1"),

@@ -69,6 +69,8 @@ def test_memberships_outside_the_model_are_refused_because_they_would_not_learn(
     ("arguments", "message"),
     [
         ({"lr": -1.0}, "lr must not be negative, got -1"),
+        ({"lr": float("nan")}, "lr must not be negative, got nan"),
+        ({"membership_scale": float("nan")}, "membership_scale must be positive, got nan"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative, got -1"),
         ({"membership_scale": 0.0}, "membership_scale must be positive, got 0"),
     ],

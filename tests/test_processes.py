@@ -40,7 +40,7 @@ def _work(rank: int, folder: str, shared: bool) -> None:
     seed_draws(net, 7 if shared else 7 + rank)
     torch.manual_seed(100 + rank)  # what else is random differs between the processes
     gradients = _gradients(DistributedDataParallel(net), _batch()[rank * 5 : rank * 5 + 5])
-    drawn = [net[0].inputs._drawn, net[0].outputs._drawn, net[2].outputs._drawn]
+    drawn = [net[0].inputs.drawn, net[0].outputs.drawn, net[2].outputs.drawn]
     torch.save({"gradients": gradients, "drawn": drawn}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 

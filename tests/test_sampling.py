@@ -110,7 +110,7 @@ def test_different_seeds_and_different_nodes_give_different_draws():
     x = torch.randn(1, 40)
     seed_draws(net, 3)
     y = net(x)
-    inputs, outputs = net[0].inputs._drawn, net[0].outputs._drawn
+    inputs, outputs = net[0].inputs.drawn, net[0].outputs.drawn
     assert not torch.equal(inputs, outputs)
     seed_draws(net, 4)
     assert not torch.equal(net(x), y)

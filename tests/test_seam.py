@@ -58,7 +58,7 @@ def test_in_training_a_twin_sees_bits_and_gradient_path_apart(calls, estimator):
     assert_every_layer_called(calls, net, Assignments)
     for (_, _, c_out, c_in), layer in zip(calls, (net[0], net[2], net[4]), strict=True):
         for c, nodes in ((c_out, layer.outputs), (c_in, layer.inputs)):
-            assert c.bits is nodes._drawn and not c.bits.requires_grad
+            assert c.bits is nodes.drawn and not c.bits.requires_grad
             assert set(c.bits.unique().tolist()) <= {0.0, 1.0}
             assert c.estimator == estimator
             learns = nodes.logits if estimator == "two-sided" else nodes.probabilities

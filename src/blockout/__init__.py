@@ -8,7 +8,7 @@ from blockout.guidance import Guidance, Guide
 from blockout.layers import BlockoutConv2d, BlockoutLinear
 from blockout.memberships import Memberships
 from blockout.optimisation import parameter_groups
-from blockout.sampling import SampledPrediction, sample_predictions, seed_draws
+from blockout.sampling import SampledPrediction, one_draw, sample_predictions, seed_draws
 from blockout.structure import Structure
 
 __version__ = "0.1.0"
@@ -23,6 +23,7 @@ __all__ = [
     "SampledPrediction",
     "Structure",
     "convert",
+    "one_draw",
     "parameter_groups",
     "sample_predictions",
     "seed_draws",

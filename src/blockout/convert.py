@@ -18,7 +18,7 @@ from blockout.graph import (
     why_not_plain,
 )
 from blockout.layers import BlockoutConv2d, BlockoutLayer, BlockoutLinear
-from blockout.memberships import Memberships, require_positive
+from blockout.memberships import Memberships, positive_integers
 
 READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that read the weights of their children without calling them."""
@@ -55,7 +55,7 @@ def convert(
     """
     if not 0 < probability <= 1:
         raise ValueError(f"probability must lie in (0, 1], got {probability:g}")
-    require_positive(clusters=clusters)
+    (clusters,) = positive_integers(clusters=clusters)
     layers = [layers] if isinstance(layers, str) else list(layers)
     if not layers:
         raise ValueError("layers must name at least one layer, got none")

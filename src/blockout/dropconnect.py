@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockout.layers import fill_plain, require_width
-from blockout.memberships import require_positive
+from blockout.memberships import positive_integers
 
 
 class DropConnectLinear(nn.Module):
@@ -47,7 +47,9 @@ class DropConnectLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        require_positive(in_features=in_features, out_features=out_features)
+        in_features, out_features = positive_integers(
+            in_features=in_features, out_features=out_features
+        )
         if not 0 < keep <= 1:
             raise ValueError(f"keep must lie in (0, 1], got {keep:g}; it is 1 - the drop rate")
         if activation is not None and not isinstance(activation, nn.Module):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from blockout import masking
 from blockout.initialisation import input_gram, output_second_moments
-from blockout.memberships import Memberships, require_positive
+from blockout.memberships import Memberships, positive_integers
 
 
 class BlockoutLayer(nn.Module, ABC):
@@ -43,9 +43,11 @@ class BlockoutLayer(nn.Module, ABC):
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
-        self.clusters, self.features_per_node = clusters, features_per_node
+        self.clusters, self.features_per_node = positive_integers(
+            clusters=clusters, features_per_node=features_per_node
+        )
         nodes_out, features_in = weight_shape[:2]
-        nodes_in = _nodes_in(features_in, features_per_node)
+        nodes_in = _nodes_in(features_in, self.features_per_node)
         variant: dict[str, Any] = {"hard": hard, "learned": learned, "device": device}
         if inputs is None:
             inputs = Memberships(nodes_in, clusters, **variant, dtype=dtype)
@@ -79,16 +81,20 @@ class BlockoutLayer(nn.Module, ABC):
             if self.bias is not None:
                 self.bias.uniform_(-bound, bound)
 
-    def _assignments(self) -> tuple[masking.Assignments | Tensor, masking.Assignments | Tensor]:
+    def _assignments(
+        self, x: Tensor
+    ) -> tuple[masking.Assignments | Tensor, masking.Assignments | Tensor]:
         """C_j and C_{j-1} for one forward pass in training; P_j and P_{j-1} in eval mode."""
+        if self.inputs is self.outputs:  # read the nodes before making the next ones
+            c_in = self.inputs.assignments(self._input_seat, training=self.training, nodes=x)
+            return self.outputs.assignments(self._output_seat, training=self.training), c_in
         c_out = self.outputs.assignments(self._output_seat, training=self.training)
-        c_in = self.inputs.assignments(self._input_seat, training=self.training)
-        return c_out, c_in
+        return c_out, self.inputs.assignments(self._input_seat, training=self.training, nodes=x)
 
     def expected_weight(self) -> Float[Tensor, "nodes_out features_in *kernel"]:
         """The inference weight W~_j * P_j P_{j-1}^T / k (Eq. 5), in either mode."""
-        self.inputs.require_finite()
-        self.outputs.require_finite()
+        self.inputs.require_valid()
+        self.outputs.require_valid()
         p_out, p_in = self.outputs.probabilities, self.inputs.probabilities
         return masking.masked_weight(self.weight, p_out, p_in)
 
@@ -111,7 +117,7 @@ class BlockoutLayer(nn.Module, ABC):
             )
 
     def _take(self, side: str, memberships: Memberships) -> int:
-        seat = memberships.join(producer=side == "outputs")
+        seat = memberships.draws.join(producer=side == "outputs")
         if seat == 0:
             self.add_module(side, memberships)
         else:
@@ -157,7 +163,9 @@ class BlockoutLinear(BlockoutLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        require_positive(in_features=in_features, out_features=out_features)
+        in_features, out_features = positive_integers(
+            in_features=in_features, out_features=out_features
+        )
         super().__init__(
             (out_features, in_features),
             clusters,
@@ -174,7 +182,10 @@ class BlockoutLinear(BlockoutLayer):
 
     def forward(self, x: Float[Tensor, "*batch features_in"]) -> Float[Tensor, "*batch nodes_out"]:
         require_width(self, x, -1, self.in_features)
-        return masking.masked_linear(x, self.weight, *self._assignments(), self.bias)
+        c_out, c_in = self._assignments(x)
+        y = masking.masked_linear(x, self.weight, c_out, c_in, self.bias)
+        self.outputs.made(y, c_out)
+        return y
 
     def to_plain(self) -> nn.Linear:
         plain = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
@@ -223,7 +234,9 @@ class BlockoutConv2d(BlockoutLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        require_positive(in_channels=in_channels, out_channels=out_channels)
+        in_channels, out_channels = positive_integers(
+            in_channels=in_channels, out_channels=out_channels
+        )
         # nn.Conv2d checks and normalises the geometry; its weight is dropped below.
         shape = in_channels, out_channels, kernel_size, stride, padding, dilation
         geometry = nn.Conv2d(*shape, padding_mode=padding_mode, bias=False, device="meta")
@@ -248,12 +261,15 @@ class BlockoutConv2d(BlockoutLayer):
 
     def forward(self, x: Float[Tensor, "*batch c_in h w"]) -> Float[Tensor, "*batch c_out h2 w2"]:
         require_width(self, x, -3, self.in_channels)
+        c_out, c_in = self._assignments(x)
         padding = self.padding
         if self.padding_mode != "zeros":
             around = self._geometry._reversed_padding_repeated_twice
             x, padding = F.pad(x, around, mode=self.padding_mode), 0
         geometry = self.stride, padding, self.dilation
-        return masking.masked_conv2d(x, self.weight, *self._assignments(), self.bias, *geometry)
+        y = masking.masked_conv2d(x, self.weight, c_out, c_in, self.bias, *geometry)
+        self.outputs.made(y, c_out)
+        return y
 
     def to_plain(self) -> nn.Conv2d:
         plain = copy.deepcopy(self._geometry)
@@ -278,7 +294,6 @@ def memberships_of(model: nn.Module) -> dict[str, Memberships]:
 
 
 def _nodes_in(features_in: int, features_per_node: int) -> int:
-    require_positive(features_per_node=features_per_node)
     nodes, rest = divmod(features_in, features_per_node)
     if rest:
         raise ValueError(

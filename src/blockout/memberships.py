@@ -1,37 +1,30 @@
 """P_j: which nodes belong to which clusters, in the paper's variants, drawn once per step."""
 
 import math
-from typing import Any, NamedTuple, Self, get_args
+import operator
+from typing import Self, SupportsIndex, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from blockout.draws import Draws
 from blockout.masking import Assignments, Estimator, draw_assignments
 
 SETTLED = 1000.0
 """A logit whose probability is exactly 1 in float32 and float64; for its negative, exactly 0."""
 LOOSENED = 0.9
 """The probability that replaces certainty when settled memberships start to learn again."""
-REMEMBERED = 64
-"""How many uses, one per layer and forward pass, keep their draw for a later backward pass."""
-
-
-class _Use(NamedTuple):
-    """One layer's use of the nodes in one forward pass."""
-
-    drawn: Tensor
-    drew: bool
 
 
 class Memberships(nn.Module):
     """The probability P that each of a set of nodes belongs to each cluster.
 
     All layers whose inputs or outputs are these nodes share one ``Memberships``. In a training
-    forward pass, the layer that produces the nodes draws C ~ Bernoulli(P), and the layers that
-    consume them use the same C. If no Blockout layer produces the nodes (P_0), the first consumer
-    draws. A second call by the layer responsible for drawing starts a new forward pass. In eval
-    mode, all layers use P (Eq. 5).
+    forward pass, the layer that makes the nodes draws C ~ Bernoulli(P), and the layers that read
+    them use the same C (see below). If no Blockout layer makes the nodes (P_0), their first reader
+    draws. A second call of the layer that draws starts a new forward pass. In eval mode, all layers
+    use P (Eq. 5), and draws stay as they are.
 
     ====================  =======================================  ===============================
     variant               arguments                                in training
@@ -54,12 +47,22 @@ class Memberships(nn.Module):
         generator: the source of the draws, instead of torch's default generator. See
             ``seed_draws``.
 
-    Activation checkpointing works: a recomputed forward pass sees the draw of the original. This
+    **Which draw a layer reads with.** The one its own nodes were made with. It is found by walking
+    back through the autograd graph of the input, so the order of calls, other threads and passes in
+    eval mode make no difference. An input made with two draws (``b(a(x1) + a(x2))``) is refused.
+    Nodes that no Blockout layer makes have one draw per tensor. An input without a graph (made
+    under ``no_grad``, detached, from reentrant checkpointing or a compiled graph) is read with the
+    last draw of this thread, and refused if that may be the wrong one: if nodes were made twice, or
+    in training and then in eval mode, before they were read, or if the layer has read them already.
+    ``blockout.one_draw(model)`` gives all calls inside one draw, ``forget`` drops draws that nobody
+    will read. Compiled code cannot tell threads apart: compile whole forward passes.
+
+    **Activation checkpointing.** A recomputed forward pass sees the draw of the original. This
     holds even if several forward passes run before one backward pass, and if neighbouring layers
     are checkpointed separately. Each use takes one number from torch's default generator as its
     mark, even if the draws come from another generator. Checkpointing restores the default
     generator and so repeats the mark. Keep ``preserve_rng_state=True``: a recomputation with a mark
-    that is unknown, or older than the last ``REMEMBERED`` uses, raises an error.
+    that is unknown, or older than the last 64 uses (``draws.REMEMBERED``), raises an error.
 
     >>> m = Memberships(3, 2)
     >>> m.probabilities
@@ -88,7 +91,7 @@ class Memberships(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        require_positive(nodes=nodes, clusters=clusters)
+        nodes, clusters = positive_integers(nodes=nodes, clusters=clusters)
         self.nodes, self.clusters = nodes, clusters
         self.hard, self.learned = hard, learned
         if estimator not in get_args(Estimator):
@@ -105,11 +108,7 @@ class Memberships(nn.Module):
         else:
             self.register_buffer("fixed", empty)
         self.profile: Float[Tensor, "clusters clusters"] | None = None
-        self._seats = 0
-        self._producers: frozenset[int] = frozenset()
-        self._drawn: Tensor | None = None
-        self._used_by: frozenset[int] = frozenset()
-        self._uses: dict[int, _Use] = {}
+        self.draws = Draws()
         self.reset_parameters()
 
     @classmethod
@@ -210,81 +209,100 @@ class Memberships(nn.Module):
             return torch.logit(self.fixed)
         return super().__getattr__(name)
 
-    def join(self, *, producer: bool) -> int:
-        """Returns a seat for one side of one layer. Seat 0 is the owner's, which registers P."""
-        seat = self._seats
-        self._seats += 1
-        if producer:
-            self._producers = self._producers | {seat}
-        return seat
+    @property
+    def drawn(self) -> Float[Tensor, "nodes clusters"] | None:
+        """The last draw for these nodes, in whatever thread; None if there is none."""
+        return self.draws.latest.bits
 
     def assignments(
-        self, seat: int, *, training: bool
+        self, seat: int, *, training: bool, nodes: Tensor | None = None
     ) -> Assignments | Float[Tensor, "nodes clusters"]:
-        """What the layer in this seat uses in one forward pass: a draw in training, otherwise P."""
+        """What the layer in this seat uses in one forward pass: a draw in training, otherwise P.
+
+        ``nodes`` are the values that a layer reads; their draw is found through them.
+        """
         p = self.probabilities
         eager = not torch.compiler.is_compiling()
         if eager:
-            self.require_finite()
+            self.require_valid()
         if not (self.hard and (training or self.sampling)):
-            if seat in self._producers and self._drawn is not None:
-                self.forget()  # these nodes were made with P: a consumer in training draws anew
+            if seat in self.draws.producers:
+                self.draws.made_in_eval_mode()
             return p
         mark = int(torch.randint(2**63 - 1, (), device="cpu")) if eager else None
         if mark is not None and torch._C._current_graph_task_id() != -1:
-            bits = self._recall(mark, p)  # inside a backward pass: recomputing
+            bits = self._recomputed(mark, p)  # inside a backward pass
         else:
-            bits = self._draw_or_share(seat, mark, p)
+            bits = self._used(seat, mark, p, nodes)
         if not self.learned:
             return Assignments(bits)
         return Assignments(bits, p if self.estimator == "eq9" else self.logits, self.estimator)
 
-    def _draw_or_share(self, seat: int, mark: int | None, p: Tensor) -> Tensor:
-        """Draws if this seat starts a forward pass, otherwise returns the current draw."""
-        draws = self._drawn is None or self._begins_a_forward(seat)
-        if draws:
-            self._drawn = draw_assignments(p, self.generator)
-            self._used_by = frozenset()
-        assert self._drawn is not None
-        self._used_by = self._used_by | {seat}
+    def _used(self, seat: int, mark: int | None, p: Tensor, nodes: Tensor | None) -> Tensor:
+        def sample() -> Tensor:
+            return draw_assignments(p, self.generator)
+
+        if seat in self.draws.producers:
+            use = self.draws.make(seat, sample)
+        else:
+            use = self.draws.read(seat, nodes, sample)
         if mark is not None:
-            self._uses[mark] = _Use(self._drawn, draws)
-            if len(self._uses) > REMEMBERED:
-                del self._uses[next(iter(self._uses))]
-        return self._drawn
+            self.draws.remember(mark, use)
+        return use[0]
 
-    def _recall(self, mark: int, p: Tensor) -> Tensor:
+    def _recomputed(self, mark: int, p: Tensor) -> Tensor:
         """The draw of the use being recomputed. Advances torch's generator as that use did."""
-        if mark not in self._uses:
-            raise RuntimeError(
-                "cannot find the draw of a forward pass that is being recomputed for a backward "
-                "pass; checkpoint with preserve_rng_state=True, and run the backward pass after at "
-                f"most {REMEMBERED} uses of these memberships"
-            )
-        use = self._uses[mark]
-        if use.drew and self.generator is None:
+        bits, drew = self.draws.recall(mark)
+        if drew and self.generator is None:
             draw_assignments(p)
-        return use.drawn
+        return bits
 
-    def _begins_a_forward(self, seat: int) -> bool:
-        produced = bool(self._used_by & self._producers)
-        if seat in self._producers:
-            return seat in self._used_by or not produced
-        return seat in self._used_by and not produced
+    def made(self, nodes: Tensor, c: Assignments | Tensor) -> None:
+        """Says that a layer has made these nodes with c, for the layers that read them."""
+        bits = c.bits if isinstance(c, Assignments) else None
+        if self.draws.seats < 2 or (bits is None and not (self.hard and nodes.requires_grad)):
+            return
+        if not torch.compiler.is_compiling():
+            self.draws.made(nodes, bits)
 
     def forget(self) -> None:
-        """Drops the current draw: the first layer to run in training draws a new one."""
-        self._drawn, self._used_by = None, frozenset()
+        """Drops all draws: the next layer to run in training draws anew, whatever its input."""
+        self.draws.forget()
 
-    def require_finite(self) -> None:
-        """Refuses NaN and infinite logits. Checks on the CPU only: elsewhere it would be slow."""
-        if self.learned and self.logits.is_cpu and not self.logits.isfinite().all():
-            count = int((~self.logits.isfinite()).sum())
+    def require_valid(self) -> None:
+        """Refuses logits that are not finite, and a fixed P outside [0, 1].
+
+        Looks at values on the CPU only: elsewhere it would stall the device.
+        """
+        values = self.logits if self.learned else self.fixed
+        in_vmap = torch._C._functorch.is_batchedtensor(values)  # pyright: ignore
+        if not values.is_cpu or in_vmap:
+            return
+        if not self.learned:
+            wrong = _outside(values)
+            if wrong is not None:
+                raise ValueError(f"{wrong}; load or set other values")
+        elif not values.isfinite().all():
+            count = int((~values.isfinite()).sum())
             raise ValueError(
-                f"{count} of {self.logits.numel()} membership logits are not finite; "
+                f"{count} of {values.numel()} membership logits are not finite; "
                 "lower their learning rate (parameter_groups(..., membership_scale=...)) or load "
                 "an earlier checkpoint"
             )
+
+    def _load_from_state_dict(self, state_dict, prefix, *rest) -> None:
+        """Loads values of low precision as float32; refuses a fixed P outside [0, 1]."""
+        key, errors = prefix + ("logits" if self.learned else "fixed"), rest[-1]
+        if key in state_dict:
+            value = state_dict[key]
+            wide = torch.promote_types(value.dtype, torch.float32)
+            if value.dtype != wide:
+                value = state_dict[key] = value.detach().to(wide)
+            wrong = None if self.learned or value.is_meta else _outside(value)
+            if wrong is not None:
+                errors.append(f"{key}: {wrong}")
+                return
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _apply(self, fn, recurse=True):  # `.to`, `.half`, `.cuda`, ...
         """Converts, but never below float32, which would lose steps of logits and digits of P."""
@@ -296,20 +314,40 @@ class Memberships(nn.Module):
 
         return super()._apply(at_least_float32, recurse)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles do not take the current draw with them."""
-        return {**self.__dict__, "_drawn": None, "_used_by": frozenset(), "_uses": {}}
-
     def extra_repr(self) -> str:
         kind = f"hard={self.hard}, learned={self.learned}"
         return f"nodes={self.nodes}, clusters={self.clusters}, {kind}"
 
 
-def require_positive(**sizes: int) -> None:
-    """Refuses a size that is not a whole number of at least 1."""
+def positive_integers(**sizes: SupportsIndex) -> list[int]:
+    """The sizes as plain integers; refuses what is not a whole number of at least 1.
+
+    >>> positive_integers(nodes=3, clusters=torch.tensor(2))
+    [3, 2]
+    """
+    found = []
     for name, value in sizes.items():
-        if not isinstance(value, int) or value < 1:
+        try:
+            number = 0 if _is_bool(value) else operator.index(value)
+        except TypeError:
+            number = 0
+        if number < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {value}")
+        found.append(number)
+    return found
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+
+
+def _outside(p: Tensor) -> str | None:
+    """Says which value of P is not a probability, if any."""
+    low, high = (float(value) for value in p.detach().aminmax())
+    if low >= 0 and high <= 1:
+        return None
+    wrong = p[~((p >= 0) & (p <= 1))][0].item()
+    return f"probability must lie in [0, 1], got {wrong:g}"
 
 
 def _initial_rows(
@@ -325,9 +363,9 @@ def _initial_rows(
             f"probability must be one number or have shape ({nodes}, {clusters}), "
             f"one row per node, got {tuple(p.shape)}"
         )
-    outside = p[~((p >= 0) & (p <= 1))]
-    if outside.numel():
-        raise ValueError(f"probability must lie in [0, 1], got {outside[0].item():g}")
+    wrong = _outside(p)
+    if wrong is not None:
+        raise ValueError(wrong)
     certain = p[(p == 0) | (p == 1)]
     if learned and certain.numel():
         raise ValueError(

@@ -47,9 +47,9 @@ def parameter_groups(
     memberships 2 30.0 0.0
     """
     for name, value in (("lr", lr), ("weight_decay", weight_decay)):
-        if value < 0:
+        if not value >= 0:  # nor NaN
             raise ValueError(f"{name} must not be negative, got {value:g}")
-    if membership_scale <= 0:
+    if not membership_scale > 0:
         raise ValueError(
             f"membership_scale must be positive, got {membership_scale:g}; "
             "to keep memberships as they are, create them with learned=False"

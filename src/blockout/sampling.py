@@ -1,7 +1,7 @@
 """Control over draws: seeds for several processes, and predictions averaged over draws."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -33,6 +33,25 @@ def seed_draws(model: nn.Module, seed: int) -> None:
     for memberships in _memberships(model):
         own_seed = int(torch.randint(2**63 - 1, (), generator=root))
         memberships.generator = torch.Generator().manual_seed(own_seed)
+
+
+@contextmanager
+def one_draw(model: nn.Module) -> Iterator[None]:
+    """Inside, every set of nodes of the model is drawn at most once, by this thread.
+
+    Use it if a layer runs several times in a forward pass and all its uses shall have one draw, or
+    where it cannot be told which draw belongs to an input (see ``Memberships``). Begin anew for
+    every forward pass.
+
+    >>> from blockout import BlockoutLinear
+    >>> shared = BlockoutLinear(8, 8, clusters=2)
+    >>> with one_draw(shared):
+    ...     h = shared(shared(torch.randn(4, 8)).relu())
+    """
+    with ExitStack() as stack:
+        for memberships in _memberships(model):
+            stack.enter_context(memberships.draws.held())
+        yield
 
 
 class SampledPrediction(NamedTuple):

@@ -272,10 +272,25 @@ def test_a_guide_that_is_closed_or_continues_settled_looks_at_nothing_more():
     guide = Guide(net, 10)
     guide.close()
     net(torch.randn(4, 12))
-    assert not guide._predicted
+    assert guide._predicted is None
     later = Guide(net, 10)
     later.load_state_dict({**guide.state_dict(), "done": 10})
     assert not net[2]._forward_hooks
+
+
+def test_a_guide_in_a_compiled_graph_sees_the_predictions_of_every_part_of_a_step():
+    net = make_net()
+    guide = Guide(net, 4)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        parts = [compiled(torch.randn(8, 12)).softmax(1) for _ in range(3)]
+        assert guide._predicted is not None
+        torch.testing.assert_close(guide._predicted, torch.cat(parts))
+        guide.step(torch.arange(24) % 8)
+        assert guide._predicted is None
+    net.eval()
+    compiled(torch.randn(8, 12))
+    assert guide._predicted is None
 
 
 # --- continuing, and bad input --------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_both_blockout_layers_of_a_training_step_use_one_draw_of_p_1():
     for layer in (head.fc2, head.classifier):
         layer.register_forward_hook(
             lambda layer, _, output: drawn.update(
-                {layer: (layer.inputs._drawn, layer.outputs._drawn)}
+                {layer: (layer.inputs.drawn, layer.outputs.drawn)}
             )
         )
     head(torch.randn(4, 6, dtype=torch.float64))

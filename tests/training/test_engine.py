@@ -234,7 +234,7 @@ def test_chance_is_a_function_of_seed_step_and_process(own_draws):
         net = make_module()
         engine = Engine(net, Recipe(4, 0.1, own_draws=own_draws), processes=processes)
         take(engine, 0, 1)
-        return net[0].outputs._drawn
+        return net[0].outputs.drawn
 
     assert torch.equal(drawn(None), drawn(Echo())) != own_draws
 

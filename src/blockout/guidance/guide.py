@@ -152,7 +152,7 @@ class Guide:
         for m in self.sets:
             m.estimator = self.guidance.estimator
         self.start = [m.logits.detach().clone() for m in self.sets]
-        self._predicted: list[Tensor] = []
+        self._predicted: Tensor | None = None
         self.sums: Tensor | None = None
         self.counts: Tensor | None = None
         self.codes: Tensor | None = None
@@ -247,18 +247,21 @@ class Guide:
     # --- which classes are similar --------------------------------------------------------------
 
     def _observe(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        recomputing = torch._C._current_graph_task_id() != -1
-        if layer.training and not recomputing and not self.settled:
+        """Keeps what the network predicts in training. Also runs inside compiled graphs."""
+        eager = not torch.compiler.is_compiling()
+        recomputing = eager and torch._C._current_graph_task_id() != -1
+        if layer.training and not recomputing:
             logits = output.detach()
             logits = logits.mean((2, 3)) if logits.dim() == 4 else logits
             wide = torch.promote_types(logits.dtype, torch.float32)
-            self._predicted.append(logits.to(wide).softmax(1))
+            new, before = logits.to(wide).softmax(1), self._predicted
+            self._predicted = new if before is None else torch.cat([before, new])
 
     def _learn_from_predictions(self, labels: Tensor | None) -> None:
         assert self.classes is not None
         n = self.classes.nodes
-        predicted = torch.cat(self._predicted) if self._predicted else torch.empty(0, n)
-        self._predicted.clear()
+        predicted = torch.empty(0, n) if self._predicted is None else self._predicted
+        self._predicted = None
         if labels is None or len(labels) != len(predicted):
             got = "none" if labels is None else str(len(labels))
             raise ValueError(

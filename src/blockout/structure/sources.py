@@ -33,7 +33,7 @@ def parts_of_model(model: nn.Module, input_size: Sequence[int] | None) -> dict[s
             "clusters=...) adds them, to_dense and to_branches remove them"
         )
     for memberships in found.values():
-        memberships.require_finite()
+        memberships.require_valid()
     names = {id(memberships): name for name, memberships in found.items()}
     layers = {n: m for n, m in model.named_modules() if isinstance(m, BlockoutLayer)}
     positions = {} if input_size is None else _positions(model, list(layers), input_size)
