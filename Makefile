@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check faults lock clean
+.PHONY: demo test check faults torture lock clean
 
 demo: .venv/ready
 	$(BIN)/blockout train --run runs/demo --restart
@@ -13,6 +13,10 @@ test: .venv/ready
 # Seeds faults into the core one by one; the suite must catch each (some minutes).
 faults: .venv/ready
 	$(BIN)/python scripts/seed_faults.py
+
+# Kills, failing writes, damaged files and images: the standing attack. Writes its record.
+torture: .venv/ready
+	$(BIN)/python -m torture --record results/torture.json
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -208,6 +208,7 @@ def _become(
         os.dup2(streams[1], 2)
         (folder / "tmp").mkdir(exist_ok=True)
         os.environ |= {"TMPDIR": str(folder / "tmp"), "HOME": str(folder.parent), "COLUMNS": "100"}
+        os.environ["BLOCKOUT_CACHE_DIR"] = str(folder / "cache")
         tempfile.tempdir = None
         if supervisor is not None:
             ask_before_calls(link)
