@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check faults torture lock clean
+.PHONY: demo test check faults torture compat lock clean
 
 demo: .venv/ready
 	$(BIN)/blockout train --run runs/demo --restart
@@ -17,6 +17,11 @@ faults: .venv/ready
 # Kills, failing writes, damaged files and images: the standing attack. Writes its record.
 torture: .venv/ready
 	$(BIN)/python -m torture --record results/torture.json
+
+# Says what it will download (gigabytes), then runs the tests on the oldest and newest versions we
+# claim, in environments that it deletes again (an hour). Only the plan: make compat ARGS=--list
+compat: .venv/ready
+	$(BIN)/python scripts/compat.py $(ARGS)
 
 check: .venv/ready
 	$(BIN)/ruff check .
