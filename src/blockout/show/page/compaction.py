@@ -121,7 +121,7 @@ def _curves(traces: Sequence[go.Scatter], x: str, measured: Sequence[_Measured])
         seen.add(trace.legendgroup)
     used = " or ".join(dict.fromkeys(one.curve.images for one in measured))
     entries = len(seen) if len(measured) > 1 else 0
-    return curves(traces, x, f"{used.capitalize()} images correct (%)", entries)
+    return curves(traces, x, f"{plain(used.capitalize())} images correct (%)", entries)
 
 
 def _curve(one: _Measured, points: Sequence[CompactionPoint], x: list[float]) -> go.Scatter:
