@@ -270,10 +270,10 @@ def read_summary(output: str) -> dict[str, Any]:
     {'passed': 2, 'failed': 1, 'skipped': 0, 'warnings': 0, 'failures': ['tests/test_a.py::test_b']}
     """
     last = output.strip().rpartition("\n")[2]
-    counts = dict.fromkeys(("passed", "failed", "skipped", "warnings"), 0)
+    counts: dict[str, int] = dict.fromkeys(("passed", "failed", "skipped", "warnings"), 0)
     for count, what in re.findall(r"(\d+) (passed|failed|error|skipped|warning)", last):
         name = {"error": "failed", "warning": "warnings"}.get(what, what)
-        counts[name] += int(count)
+        counts[str(name)] += int(count)
     if not counts["passed"] and not counts["failed"]:
         raise SystemExit(f"pytest ran no test: {last or 'it said nothing'}")
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
