@@ -1,6 +1,7 @@
 """``blockout train``."""
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ def run(arguments: list[str]) -> int:
         if finished:
             print(f"this run is finished already; --restart begins anew. It is in {folder}")
         if not finished or _is_to_be_drawn(folder):
-            draw(folder)
+            draw.now(folder)
         _summarise(Run.open(folder))
     return 0
 
@@ -56,12 +57,25 @@ def _is_to_be_drawn(folder: Path) -> bool:
 
 
 class Drawing:
-    """Writes the page of a run; a failure is said once and never ends a training."""
+    """Writes the page of a run; a failure is said once and never ends a training.
+
+    While it trains, drawing takes at most a twentieth of the time: the page of a run with many
+    short epochs is not renewed after each.
+    """
 
     def __init__(self, cache: Path | None = None) -> None:
         self.cache, self.complained = cache, False
+        self.due = 0.0
 
     def __call__(self, folder: Path) -> None:
+        """Draws the page if enough time has passed."""
+        if time.perf_counter() >= self.due:
+            began = time.perf_counter()
+            self.now(folder)
+            self.due = time.perf_counter() + 20 * (time.perf_counter() - began)
+
+    def now(self, folder: Path) -> None:
+        """Draws the page."""
         from blockout.runs import folder as files
 
         try:

@@ -41,6 +41,10 @@ from blockout.training.progress import Narrator, duration
 from blockout.training.reference import linear_reference
 
 
+SETTLED_PACE = 2
+"""After so many lines of metrics the first, slow steps no longer spoil an estimate of the time."""
+
+
 class Recording:
     """One run, from where its folder says it stands to its end."""
 
@@ -64,7 +68,7 @@ class Recording:
         self.log_every = config.run.log_every or 1
         self.identity = config.identity(data)
         self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
-        self.tested, self.saved, self.estimated = "", time.perf_counter(), False
+        self.tested, self.saved, self.logged_now = "", time.perf_counter(), 0
         self.pending, self.save_is_due, self.stop = Pending(), False, 0
         self.loggers: Loggers | None = None
 
@@ -156,8 +160,8 @@ class Recording:
         self._warn()
         self.narrator.step(done, int(epoch) + 1, loss, accuracy, self.tested)
         tally.unlogged.clear()
-        if not self.estimated and speed:
-            self.estimated = True
+        self.logged_now += 1
+        if self.logged_now == SETTLED_PACE and speed:
             left = (self.steps - done) * self.batch_size / speed
             self.narrator.say(f"about {duration(left)} to go at {speed:.0f} images/s")
 
