@@ -40,7 +40,6 @@ from blockout.training.processes import Processes
 from blockout.training.progress import Narrator, duration
 from blockout.training.reference import linear_reference
 
-
 SETTLED_PACE = 2
 """After so many lines of metrics the first, slow steps no longer spoil an estimate of the time."""
 
