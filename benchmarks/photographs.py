@@ -79,7 +79,9 @@ def main() -> None:
         between = row.get("interval", "")
         print(f"{method:10} {row['mean']:6.2f} ± {row['std']}  {row['difference']:+.2f} {between}")
     one = found["blockout"][0].config
-    config = dataclasses.replace(one, run=RunConfig(), data=DataConfig(name_of(chosen.data)))
+    data = dataclasses.replace(one.data, data=name_of(chosen.data), cache=None)
+    run = dataclasses.replace(one.run, run=None)
+    config = dataclasses.replace(one, run=run, data=data)
     about = {"config": config.flat(), "seeds": chosen.seeds, "rows": rows}
     write_json(chosen.out, about | as_json(environment()))
 
