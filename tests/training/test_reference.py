@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from blockout.data import MemorySplit
@@ -43,11 +42,13 @@ def test_a_linear_classifier_learns_features_that_are_linear():
 
 def test_chance_is_the_share_of_the_most_frequent_training_class():
     images = make_images()
-    train = MemorySplit(
-        images.train._images, torch.arange(5), torch.tensor([2, 2, 1, 0, 3]), (0.5,) * 3, (0.5,) * 3
-    )
-    share = float((images.test.labels == 2).double().mean())
-    assert chance_accuracy(replace(images, train=train)) == pytest.approx(100 * share)
+
+    def split(*labels: int) -> MemorySplit:
+        rows = torch.arange(len(labels))
+        return MemorySplit(images.train._images, rows, torch.tensor(labels), (0.5,) * 3, (0.5,) * 3)
+
+    changed = replace(images, train=split(2, 2, 1, 0, 3), test=split(2, 2, 2, 1))
+    assert chance_accuracy(changed) == 75
 
 
 def test_a_head_that_misses_a_linear_classifier_is_told_so():
