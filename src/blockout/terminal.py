@@ -1,6 +1,10 @@
 """Text that a terminal shows and does not obey."""
 
+import contextlib
 import re
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
@@ -32,3 +36,40 @@ def printable_json(text: str) -> str:
     "\\u202etac"
     """
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def tell(text: str) -> None:
+    """Says a line on standard error."""
+    print(printable_lines(text), file=sys.stderr, flush=True)
+
+
+class Shown:
+    """A stream whose text is shown and not obeyed, whatever names are in it.
+
+    Progress bars, which move the cursor, write to its ``raw`` stream.
+    """
+
+    def __init__(self, raw: TextIO) -> None:
+        self.raw = raw
+
+    def write(self, text: str) -> int:
+        return self.raw.write(printable_lines(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+@contextlib.contextmanager
+def shown_output() -> Iterator[None]:
+    """Inside, nothing that is printed moves the cursor, colours or clears."""
+    before = sys.stdout
+    sys.stdout = Shown(before)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        sys.stdout = before
+
+
+def raw_output() -> TextIO:
+    """Standard output for what draws: it obeys."""
+    return sys.stdout.raw if isinstance(sys.stdout, Shown) else sys.stdout

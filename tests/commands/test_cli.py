@@ -106,6 +106,7 @@ def test_wrong_usage_is_exit_2_and_one_line_that_names_the_flag(said, arguments,
         ("batch-size: 3", "--config names no flag 'batch-size'; did you mean batch_size?"),
         ("nodes: lots", "--nodes must be a whole number, got lots"),
         ("epochs: 0", "--epochs must be at least 1, got 0"),
+        ("weight_decay: null", "--weight-decay must be a number, got null"),
     ],
 )
 def test_wrong_keys_and_values_of_a_config_are_exit_2(said, tmp_path, text, complaint):
@@ -142,6 +143,14 @@ def test_a_config_that_would_fill_the_memory_is_refused_unread(said, tmp_path, t
     (tmp_path / "a.yaml").write_text(text)
     code, _, err = said("train", "--config", tmp_path / "a.yaml")
     assert code == 2 and complaint in err and err.count("\n") == 2
+
+
+def test_what_is_printed_moves_no_cursor_whatever_a_folder_or_value_is_called(said, tmp_path):
+    code, out, _ = said("cache", "--cache", tmp_path / "\x1b[31mred\u202e")
+    assert code == 0 and "\\x1b[31mred\\u202e" in out
+    for words in (("train", "--lr", "\x05"), ("structure", "R", "--top", "\x0f"), ("\x1b[2J",)):
+        code, _, err = said(*words)
+        assert code == 2 and not set(err) & set("\x05\x0f\x1b")
 
 
 def test_a_word_that_no_flag_needs_is_refused(said):

@@ -16,6 +16,7 @@ import blockout
 from blockout import starting
 from blockout.commands.endings import exit_code, flush_output, silence
 from blockout.commands.flags import nearest
+from blockout.terminal import shown_output, tell
 
 OVERVIEW = """usage: blockout COMMAND [--help] ...
 
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore
     try:
         starting.over()
-        code = _dispatch(words)
+        with shown_output():
+            code = _dispatch(words)
         flush_output()
     except BrokenPipeError as error:
         silence(sys.stdout)
@@ -76,7 +78,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[0] not in COMMANDS:
         hint = nearest(words[0], COMMANDS) or f"; there is {', '.join(COMMANDS)}"
-        print(f"blockout: no command {words[0]!r}{hint}", file=sys.stderr)
+        tell(f"blockout: no command {words[0]!r}{hint}")
         return 2
     warnings.filterwarnings("ignore", module="lightning")
     try:

@@ -1,13 +1,13 @@
 """``blockout figures``."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockout.commands.flags import Parser, flag
 from blockout.commands.runs import named_once, open_run, require_training
+from blockout.terminal import tell
 
 if TYPE_CHECKING:
     from blockout.runs.run import Run
@@ -36,8 +36,7 @@ def run(arguments: list[str]) -> int:
             print(f"Fig. {number}: {' '.join(_write(CATALOGUE[number], runs, values))}")
             drawn += 1
         except CannotDraw as error:
-            stream = sys.stderr if values.only else sys.stdout
-            print(f"Fig. {number} cannot be drawn: {error}", file=stream)
+            (tell if values.only else print)(f"Fig. {number} cannot be drawn: {error}")
     if drawn:
         print(f"written to {values.out}")
     return 1 if values.only and drawn < len(numbers) else 0

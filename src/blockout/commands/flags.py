@@ -5,12 +5,13 @@ import contextlib
 import difflib
 import math
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from blockout.terminal import printable, tell
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -108,8 +109,12 @@ def train_flags(arguments: list[str]) -> dict[str, Any]:
             refuse(parser.prog, f"{word[:20]}... must be at most {LONGEST_WORD:,} characters long")
         if word.startswith("--config="):
             _require_plain(Path(word.removeprefix("--config=")))
-    values = parser.parse_args(words)
-    return {k: v for k, v in vars(values).items() if k != "config"}
+    values = {k: v for k, v in vars(parser.parse_args(words)).items() if k != "config"}
+    for name, value in values.items():  # the parser takes null for any kind of value
+        if value is None and types.NoneType not in typing.get_args(kinds[name]):
+            flag = _readable(f"--{name}")
+            refuse(parser.prog, f"{flag} must be {_in_words(kinds[name])}, got null")
+    return values
 
 
 def _require_plain(path: Path) -> None:
@@ -222,5 +227,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def refuse(name: str, message: str) -> NoReturn:
     """Wrong usage."""
-    print(f"{name}: {message}\n{name} --help explains the flags", file=sys.stderr)
+    tell(f"{name}: {printable(message)}\n{name} --help explains the flags")
     raise SystemExit(2)

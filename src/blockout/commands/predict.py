@@ -4,14 +4,13 @@ import csv
 import dataclasses
 import io
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import open_run, require_training
 from blockout.files import write_text
-from blockout.terminal import printable, printable_json
+from blockout.terminal import printable, printable_json, tell
 
 if TYPE_CHECKING:
     from blockout.export import ExportedModel
@@ -48,7 +47,7 @@ def run(arguments: list[str]) -> int:
         pairs = zip(found.classes, found.probabilities, strict=True)
         rows += [(found.image, place, name, p) for place, (name, p) in enumerate(pairs, 1)]
     for reason in skipped:
-        print(f"note: skipped: {printable(reason)}", file=sys.stderr)
+        tell(f"note: skipped: {printable(reason)}")
     if values.csv is not None:
         _write_table(values.csv, rows)
         print(f"{len({row[0] for row in rows})} images in {values.csv}")

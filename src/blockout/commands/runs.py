@@ -1,12 +1,12 @@
 """What commands about runs share: opening them, and failing in one line."""
 
 import importlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockout.commands.flags import flag
+from blockout.terminal import tell
 
 if TYPE_CHECKING:
     from blockout.commands.flags import Parser
@@ -32,7 +32,7 @@ def open_run(folder: Path, *, data: str | None = None, cache: Path | None = None
 
     run = Run.open(folder, data=data, cache=cache)
     if run.unnoticed:
-        print(run.unnoticed, file=sys.stderr)
+        tell(run.unnoticed)
     return run
 
 

@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from jaxtyping import Int64, UInt8
 from blockout import files
 from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
+from blockout.terminal import tell
 
 VERSION = 2
 """Part of every key. Raise it when the files or the decoding change their meaning."""
@@ -213,7 +213,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = {"result": content}
     digest = content.pop("sha256", None)
     if digest is None:
-        print(f"note: damage to {path} would go unnoticed: it has no digest", file=sys.stderr)
+        tell(f"note: damage to {path} would go unnoticed: it has no digest")
     elif hashlib.sha256(json.dumps(content).encode()).hexdigest() != digest:
         raise ValueError("damaged")
     return content

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from blockout.runs.errors import RunError
 from blockout.runs.folder import LOCK
+from blockout.terminal import tell
 
 PATIENCE = 0.5
 """Seconds to wait for a process that only writes a file."""
@@ -57,10 +57,7 @@ def held(folder: Path, work: str) -> Iterator[None]:
             raise RunError(
                 f"cannot write to {folder}: {error.strerror}; name another folder with --run"
             ) from error
-        print(
-            f"note: the file system of {folder} has no locks; train there only once at a time",
-            file=sys.stderr,
-        )
+        tell(f"note: the file system of {folder} has no locks; train there only once at a time")
     try:
         _sign(path, work)
         yield

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig, read_config
 from blockout.runs.documents import read_document
 from blockout.runs.errors import RunError
+from blockout.terminal import tell
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> Iterato
         if path.exists():
             _require_same(folder, read_config(path).for_images(images), config)
             if note := digests.unnoticed(folder, sorted(files.READ_BACK)):
-                print(note, file=sys.stderr)
+                tell(note)
         else:
             files.write_json(path, config.flat() | {"restart": False})
         yield

@@ -28,6 +28,7 @@ from blockout.data.features import (
 )
 from blockout.models import ImageClassifier
 from blockout.models.features import FeatureExtractor, fast_features, weights_digest
+from blockout.terminal import raw_output
 from blockout.training.progress import duration
 
 BATCH = 32
@@ -163,7 +164,7 @@ class Telling:
 
     def __init__(self, total: int, say: Say) -> None:
         self.total, self.say = total, say
-        console = Console(highlight=False)
+        console = Console(file=raw_output(), highlight=False)
         self.bar = Progress(
             TextColumn("features"),
             BarColumn(bar_width=None),

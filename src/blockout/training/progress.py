@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from blockout.terminal import printable_lines
+from blockout.terminal import printable_lines, raw_output
 
 
 def duration(seconds: float) -> str:
@@ -32,7 +32,7 @@ class Narrator:
     """Says how training goes; silent on every process but the first."""
 
     def __init__(self, total: int, done: int, batch_size: int, silent: bool) -> None:
-        self.console = Terminal(stderr=False, quiet=silent, soft_wrap=True, highlight=False)
+        self.console = Terminal(file=raw_output(), quiet=silent, soft_wrap=True, highlight=False)
         self.live = self.console.is_terminal and not silent
         self.batch_size = batch_size
         self.bar = Progress(
