@@ -14,6 +14,7 @@ from blockout.graph import (
     PlainLayer,
     find_producers,
     geometry,
+    held_outside,
     refuse_weights_read_directly,
     why_not_plain,
 )
@@ -22,6 +23,8 @@ from blockout.memberships import Memberships, positive_integers
 
 READS_WEIGHTS_ITSELF = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that read the weights of their children without calling them."""
+OURS = (BlockoutLayer, DropConnectLinear)
+OUR_FORWARDS = (BlockoutLinear.forward, BlockoutConv2d.forward, DropConnectLinear.forward)
 
 
 def convert(
@@ -38,7 +41,8 @@ def convert(
 
     In eval mode the copy computes what the original computes: W~ is W divided by the mask of P. Two
     layers share the memberships of the nodes between them if only steps that keep nodes in place
-    separate them (activation, normalisation, dropout, pooling, flatten).
+    separate them (activation, batch normalisation, dropout, pooling, flatten). Any other step is
+    refused unless ``links`` says what to do.
 
     Args:
         layers: names as in ``model.named_modules()``, each an ``nn.Linear`` or ``nn.Conv2d``.
@@ -88,6 +92,7 @@ def to_dense(model: nn.Module) -> nn.Module:
       (1): ReLU()
     )
     """
+    _require_replaceable(model)
     result = copy.deepcopy(model)
     for name, module in list(result.named_modules()):
         if isinstance(module, DropConnectLinear):
@@ -105,6 +110,26 @@ def to_dense(model: nn.Module) -> nn.Module:
             if isinstance(child, Memberships):
                 delattr(parent, child_name)
     return result
+
+
+def _require_replaceable(model: nn.Module) -> None:
+    """Raises ``ValueError`` if plain layers would compute something else; warns of lost hooks."""
+    held = held_outside(model)
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, OURS)}
+    for name, layer in layers.items():
+        reason = _why_held(held.get(layer))
+        if "forward" in layer.__dict__ or type(layer).forward not in OUR_FORWARDS:
+            reason = "it has a forward of its own, which a plain layer would lose"
+        if reason:
+            raise ValueError(f"{name or type(layer).__name__} cannot become plain: {reason}")
+        hooks = [*layer._forward_hooks.values(), *layer._forward_pre_hooks.values()]
+        if any(not str(hook.__module__).startswith("blockout.") for hook in hooks):
+            warnings.warn(
+                f"{name or type(layer).__name__} has hooks, which a plain layer does not keep. If "
+                "they change values, outputs differ; remove them first, or add them again",
+                stacklevel=3,
+            )
+    refuse_weights_read_directly(model, list(layers))
 
 
 def _require_convertible(model: nn.Module, name: str) -> None:
@@ -130,7 +155,13 @@ def _why_not_there(model: nn.Module, modules: dict[str, nn.Module], name: str) -
     for other_name, other in model.named_modules():
         if other is not modules[name] and any(p is weight for p in other._parameters.values()):
             return f"its weight is tied to that of {other_name}; untie them first"
-    return None
+    return _why_held(held_outside(model).get(modules[name]))
+
+
+def _why_held(where: str | None) -> str | None:
+    if where is None:
+        return None
+    return f"{where} holds it too and would keep it; hold layers in nn.ModuleList or nn.ModuleDict"
 
 
 def _first_name(model: nn.Module, name: str) -> str:

@@ -35,6 +35,8 @@ def why_not_plain(layer: nn.Module) -> str | None:
         return f"it has groups={layer.groups}; clusters take the place of groups, use groups=1"
     if "weight" not in layer._parameters:
         return "a hook computes its weight (old-style weight norm); remove the hook first"
+    if "forward" in layer.__dict__:
+        return "its forward has been replaced on the object; use a plain layer"
     if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
         return "it has hooks that would be lost; add them to the converted layer instead"
     return None
