@@ -15,8 +15,9 @@ from blockout.data.tables import Catalogue
 def decoded() -> Decoded:
     images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
     labels, parts = np.array([0, 1, 2, 0, 1, 2]), np.array([0, 0, 0, 2, 2, 2])
-    catalogue = Catalogue(("a", "b", "c"), (0, 1, 1), ("x", "y"), labels, parts, ("a note",))
-    return Decoded(catalogue, images, cache.moments_of(images))
+    contents = np.random.default_rng(1).integers(0, 256, (6, 16), np.uint8)
+    known = ("a", "b", "c"), (0, 1, 1), ("x", "y"), labels, parts, ("a note",), contents
+    return Decoded(Catalogue(*known), images, cache.moments_of(images), tuple("uvwxyz"))
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path, decoded: Decoded) -> None:
@@ -24,7 +25,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, decoded: Decoded) -> N
     found = cache.read(tmp_path, "it")
     assert found is not None
     assert np.array_equal(found.images, decoded.images)
-    assert np.array_equal(found.moments, decoded.moments)
+    assert np.array_equal(found.moments, decoded.moments) and found.names == decoded.names
     for field in dataclasses.fields(Catalogue):
         ours, theirs = getattr(found.catalogue, field.name), getattr(decoded.catalogue, field.name)
         assert type(ours) is type(theirs) and np.array_equal(ours, theirs), field.name

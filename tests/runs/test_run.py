@@ -124,7 +124,7 @@ def test_a_run_of_before_keeps_the_trunk_that_it_was_made_with(folder):
 
 def test_files_without_digests_are_told(finished, folder):
     assert Run.open(finished).unnoticed == ""
-    assert "best.safetensors, checkpoint.pt, config.json and 9 more" in Run.open(folder).unnoticed
+    assert "best.safetensors, checkpoint.pt, config.json and 10 more" in Run.open(folder).unnoticed
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from blockout.runs import RunError
 from blockout.runs.documents import read_document
-from blockout.runs.folder import DIGESTS, EVERYTHING, LOCK, write_json
+from blockout.runs.folder import DIGESTS, EVERYTHING, LOCK, SPLIT, write_json
 from blockout.runs.lock import held
 from blockout.runs.start import open_folder
 
@@ -31,7 +31,7 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
     (tmp_path / f".checkpoint.pt.{gone.pid}").write_text("half")
     (tmp_path / ".mine").write_text("mine")
     begin(tmp_path)
-    assert names(tmp_path) == {".mine", "config.json", DIGESTS, LOCK}
+    assert names(tmp_path) == {".mine", "config.json", SPLIT, DIGESTS, LOCK}
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(tmp_path):
@@ -85,7 +85,7 @@ def test_restart_takes_everything_that_the_run_left(tmp_path):
         (tmp_path / name).write_bytes(b"of the run before")
     write_json(tmp_path / "config.json", {"method": "blockout"})
     begin(tmp_path, restart=True)
-    assert names(tmp_path) == {"config.json", "mine.onnx", DIGESTS, LOCK}
+    assert names(tmp_path) == {"config.json", "mine.onnx", SPLIT, DIGESTS, LOCK}
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -119,7 +119,7 @@ def test_a_restart_killed_at_any_file_can_be_repeated(tmp_path, monkeypatch):
         monkeypatch.undo()
         assert (tmp_path / "result.json").exists() == (count == 0)
     begin(tmp_path, restart=True)
-    assert names(tmp_path) == {"config.json", DIGESTS, LOCK}
+    assert names(tmp_path) == {"config.json", SPLIT, DIGESTS, LOCK}
 
 
 def test_restart_helps_where_the_config_is_damaged_or_gone(tmp_path):
@@ -136,4 +136,4 @@ def test_files_from_before_there_were_digests_are_told_once(tmp_path, capsys):
     assert capsys.readouterr().err == ""
     (tmp_path / DIGESTS).unlink()
     begin(tmp_path)
-    assert capsys.readouterr().err.startswith("note: damage to config.json in ")
+    assert capsys.readouterr().err.startswith("note: damage to config.json, split.json in ")

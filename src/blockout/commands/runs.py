@@ -39,7 +39,11 @@ def open_run(folder: Path, *, data: str | None = None, cache: Path | None = None
 def images_of(run: "Run", *, quiet: bool = False) -> "ImageData":
     """The images of a run, with a note where they have changed since it was trained."""
     found = run.images()
-    if run.has_changed(found) and not quiet:
+    if quiet:
+        return found
+    for change in found.changes.words():
+        print(f"note: {change}")
+    if found.changes.harmless and run.has_changed(found):
         print("note: the images have changed since this run; its splits are no longer the same")
     return found
 

@@ -1,8 +1,9 @@
 """Decoded images on disk: a second start neither decodes nor imports a decoder.
 
     <cache>/decoded/<name>-<key>/images.npy     all images, memory-mapped when read
-                                 rows.npy       label, split, sums and sums of squares per image
-                                 about.json     classes, groups, notes, checksums of the other two
+                                 rows.npy       per image: label, split, content (two numbers),
+                                                sums and sums of squares
+                                 about.json     classes, groups, names, notes, checksums of the two
     <cache>/results/<name>-<key>.json           a small result
 
 An entry is written elsewhere and then renamed, so a reader finds all of it or nothing. If its
@@ -30,7 +31,7 @@ from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
 from blockout.terminal import tell
 
-VERSION = 2
+VERSION = 3
 """Part of every key. Raise it when the files or the decoding change their meaning."""
 
 KINDS = ("decoded", "features", "arrow", "results")
@@ -49,6 +50,8 @@ class Decoded:
     images: UInt8[np.ndarray, "n size size 3"]
     moments: Int64[np.ndarray, "n 6"]
     """Per image: the sums of the three channels, then their sums of squares."""
+    names: tuple[str, ...] = ()
+    """Of the images."""
 
 
 def moments_of(
@@ -77,10 +80,13 @@ def read(folder: Path, entry: str) -> Decoded | None:
         rows = np.load(place / "rows.npy")
         images = np.load(place / "images.npy", mmap_mode="c")
         about = {name: tuple(v) if isinstance(v, list) else v for name, v in about.items()}
-        catalogue = Catalogue(labels=rows[:, 0].copy(), parts=rows[:, 1].copy(), **about)
+        names = about.pop("names")
+        contents = np.ascontiguousarray(rows[:, 2:4]).view(np.uint8)
+        labels, parts = rows[:, 0].copy(), rows[:, 1].copy()
+        catalogue = Catalogue(labels=labels, parts=parts, contents=contents, **about)
     except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
         return None
-    return Decoded(catalogue, np.asarray(images), rows[:, 2:])
+    return Decoded(catalogue, np.asarray(images), rows[:, 4:], names)
 
 
 def write(folder: Path, entry: str, decoded: Decoded) -> None:
@@ -104,16 +110,19 @@ def write(folder: Path, entry: str, decoded: Decoded) -> None:
 
 def _save(place: Path, decoded: Decoded) -> None:
     catalogue = decoded.catalogue
+    assert catalogue.contents is not None
+    contents = np.ascontiguousarray(catalogue.contents).view(np.int64)
     np.save(place / "images.npy", decoded.images)
     np.save(
         place / "rows.npy",
-        np.column_stack([catalogue.labels, catalogue.parts, decoded.moments]),
+        np.column_stack([catalogue.labels, catalogue.parts, contents, decoded.moments]),
     )
     about = {
         "classes": catalogue.classes,
         "groups": catalogue.groups,
         "group_names": catalogue.group_names,
         "notes": catalogue.notes,
+        "names": decoded.names,
         "checksums": _checksums(place),
     }
     (place / "about.json").write_text(_with_digest(about))

@@ -26,21 +26,18 @@ from blockout import files
 from blockout.data import cache
 from blockout.data.config import DataError
 from blockout.data.images import numbered_view
-from blockout.data.splits import Batch, Pictures, Split
+from blockout.data.splits import CONTENT_BYTES, Batch, Pictures, Split, content_digest
 from blockout.data.streams import in_workers
 
 FOLDER, ABOUT = "features", "about.json"
-CONTENT_BYTES, VIEW_BYTES = 16, 2
+VIEW_BYTES = 2
 Key = bytes
 """Digest of an image's file and the number of the view."""
 
 
 def digests(pictures: Pictures, count: int) -> list[bytes]:
     """The content of each picture in 16 bytes."""
-    return [
-        hashlib.blake2b(pictures.stored(place), digest_size=CONTENT_BYTES).digest()
-        for place in range(count)
-    ]
+    return [content_digest(pictures.stored(place)) for place in range(count)]
 
 
 def key_of(content: bytes, view: int) -> Key:
@@ -161,7 +158,7 @@ class FeatureSplit(Split):
     def __init__(self, features: Float32[Tensor, "n views features"], images: Split) -> None:
         self.features, self.images = features, images
         self.labels, self.pictures, self.crop = images.labels, images.pictures, images.crop
-        self._mean, self._std = images._mean, images._std
+        self._mean, self._std, self.known = images._mean, images._std, images.known
 
     def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:
         return self.images.images_at(indices)

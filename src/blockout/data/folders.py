@@ -57,6 +57,7 @@ class Naming:
 class ImageFolder:
     """A folder that has been listed and checked; nothing is decoded yet."""
 
+    root: Path
     splits: dict[str, Listing]
     naming: Naming
     notes: tuple[str, ...]
@@ -89,7 +90,7 @@ class ImageFolder:
             name: Dataset.from_dict({"file": [os.path.join(one.folder, i) for i in one.images]})
             for name, one in listings
         }
-        return Table(catalogue, join(files, "file"))
+        return Table(catalogue, join(files, "file", str(self.root)))
 
     def _groups(
         self, classes: list[str]
@@ -129,7 +130,9 @@ def list_folder(root: Path) -> ImageFolder:
         _check_listing(listing, naming)
     _check_same_classes(listings, naming)
     listings = {name: _without_loose(listing) for name, listing in listings.items()}
-    return ImageFolder(listings, naming, tuple(_notes(root, splits, listings, strangers, naming)))
+    return ImageFolder(
+        root, listings, naming, tuple(_notes(root, splits, listings, strangers, naming))
+    )
 
 
 def _split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:

@@ -10,18 +10,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 from blockout.data import cache, shapes
 from blockout.data.cache import Decoded
 from blockout.data.config import DataConfig, DataError
-from blockout.data.division import Index, check, divide
+from blockout.data.division import Division, Index, check, divide, is_drawn, same_content
+from blockout.data.duplicates import Alike, Grouping, copies, joined
+from blockout.data.folders import listed
 from blockout.data.images import Channels, centre_square
+from blockout.data.kept import Changes, Kept, KnownImage
 from blockout.data.sources import GENERATED, Source, find
-from blockout.data.splits import MemorySplit, Split
+from blockout.data.splits import MemorySplit, Pictures, Split, Squares, content_digest
 from blockout.data.streams import StreamSplit, unreadable
-from blockout.data.tables import TEST, TRAIN, Catalogue, Rows, Table
+from blockout.data.tables import HOLDOUT, TEST, TRAIN, Catalogue, Rows, Table
 
 MEMORY_LIMIT = 1 << 30
 """Most bytes of decoded images to keep in memory (1 GiB; CIFAR takes 0.17)."""
@@ -29,8 +32,14 @@ MEMORY_LIMIT = 1 << 30
 SMALL = (28, 64)
 """Small images keep their own size between these two."""
 
+MOST_COMPARED = 50_000
+"""Images that are compared with each other before they are divided."""
+
 SAMPLE = 1024
 """How many training images give a streamed set its mean and standard deviation."""
+
+
+NO_CHANGES = Changes()
 
 
 @dataclass(frozen=True)
@@ -56,13 +65,32 @@ class ImageData:
     crop: float = 1.0
     """The side of the centred square that evaluation sees, as a share of the shorter side."""
 
+    place: str = ""
+    """Where the images were found: a path, or what else `--data` said."""
+    changes: Changes = NO_CHANGES
+    """Since the run whose division this is."""
+
     def fingerprint(self) -> str:
-        """Changes when the classes, their order, or the splits of the images change."""
+        """Changes when the classes, their order, the images or their splits change."""
         size = str(self.image_size) + (f" of {self.crop}" if self.crop != 1 else "")
         digest = hashlib.sha256("\n".join((*self.classes, size)).encode())
         for split in (self.train, self.holdout, self.test):
             digest.update(b"|" + split.labels.to(torch.int64).numpy().tobytes())
+            digest.update(b"|" + b"".join(split.contents))
         return digest.hexdigest()[:16]
+
+    def kept(self, *, only: bool = True) -> Kept:
+        """How these images are divided, to divide them alike another time.
+
+        Args:
+            only: leave out images that are new then; otherwise they are divided as well.
+        """
+        images = []
+        for part, split in enumerate((self.train, self.holdout, self.test)):
+            rows = zip(split.contents, split.labels.tolist(), strict=True)
+            name = split.pictures.name
+            images.extend(KnownImage(c, name(i), y, part) for i, (c, y) in enumerate(rows))
+        return Kept(self.classes, tuple(images), only)
 
     def normalised_by(self, mean: Channels, std: Channels) -> "ImageData":
         """The same data for a network that expects this mean and standard deviation."""
@@ -71,6 +99,13 @@ class ImageData:
             for name in ("train", "holdout", "test")
         }
         return replace(self, mean=mean, std=std, **parts)
+
+
+class _Named(NamedTuple):
+    """What a data set is called, and where it was found."""
+
+    name: str
+    place: str
 
 
 class Expected(NamedTuple):
@@ -85,19 +120,40 @@ class Expected(NamedTuple):
 AS_IT_IS = Expected()
 
 
-def load(config: DataConfig, expected: Expected = AS_IT_IS, *, fetch: bool = True) -> ImageData:
+class Dividing(NamedTuple):
+    """How images are divided where the data leaves it open."""
+
+    grouping: Grouping = copies
+    """Finds alike images, which go to one side."""
+    kept: Kept | None = None
+    """The division of an earlier run, which images keep."""
+
+
+BY_CONTENT = Dividing()
+
+
+def load(
+    config: DataConfig,
+    expected: Expected = AS_IT_IS,
+    dividing: Dividing = BY_CONTENT,
+    *,
+    fetch: bool = True,
+) -> ImageData:
     """Finds, checks, decodes (or prepares to stream) and splits the data.
 
     Args:
         config: which data, and how to read and split it.
         expected: crop and normalisation. Generated images are not cropped.
+        dividing: how to draw splits that the data does not have.
         fetch: may download them; otherwise they must be on this machine.
 
     Raises:
         DataError: the data is missing, damaged or unsuitable.
     """
     if config.data == GENERATED:
-        return _in_memory(GENERATED, _generated(config), config, expected._replace(crop=1.0))
+        expected, generated = expected._replace(crop=1.0), _generated(config)
+        independent = dividing._replace(grouping=_each_alone)
+        return _in_memory(_Named(GENERATED, GENERATED), generated, config, expected, independent)
     source = find(config.data, config.cache_folder, fetch=fetch)
     cropped = () if expected.crop == 1 else (expected.crop,)
     key = cache.key_of(source.fingerprint, config.image_size, config.skip_corrupt, *cropped)
@@ -107,8 +163,33 @@ def load(config: DataConfig, expected: Expected = AS_IT_IS, *, fetch: bool = Tru
         with cache.locked(config.cache_folder, entry):
             opened = _open(source, entry, config, expected.crop)
     if isinstance(opened, Decoded):
-        return _in_memory(source.name, opened, config, expected)
-    return _streamed(source, opened, config, expected)
+        named = _Named(source.name, source.place)
+        return _in_memory(named, opened, config, expected, _remembered(dividing, source, config))
+    return _streamed(source, opened, config, expected, dividing)
+
+
+def _each_alone(_pictures: Pictures, labels: Index) -> Alike:
+    return Alike(np.arange(len(labels)))
+
+
+def _remembered(dividing: Dividing, source: Source, config: DataConfig) -> Dividing:
+    """With the groups that were found the last time. In large sets only equal files are found:
+    photographs that are much alike weigh little there, and decoding all takes long."""
+    if dividing.grouping is not copies:
+        return dividing
+
+    def grouping(pictures: Pictures, labels: Index) -> Alike:
+        if len(labels) > MOST_COMPARED:
+            return _each_alone(pictures, labels)
+        key = cache.key_of(source.fingerprint, config.skip_corrupt, len(labels))
+        groups, uniform = cache.remembered(
+            config.cache_folder,
+            f"alike-{key}",
+            lambda: [part.tolist() for part in map(np.asarray, copies(pictures, labels))],
+        )
+        return Alike(np.array(groups, np.int64), tuple(uniform))
+
+    return dividing._replace(grouping=grouping)
 
 
 def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...], Split]:
@@ -188,21 +269,26 @@ def _decode(table: Table, size: int, crop: float, skip_corrupt: bool) -> Decoded
     if errors:
         table = _without(table, errors)
         images = np.delete(images, list(errors), axis=0)
-    return Decoded(table.catalogue, images, cache.moments_of(images))
+    names = tuple(table.rows.name(place) for place in range(len(table.rows)))
+    catalogue = replace(table.catalogue, contents=_as_rows(_contents(table.rows)))
+    return Decoded(catalogue, images, cache.moments_of(images), names)
+
+
+def _contents(rows: Rows) -> list[str]:
+    """Digests of the files, in hexadecimal."""
+    return [content_digest(rows.stored(place)).hex() for place in range(len(rows))]
+
+
+def _as_rows(contents: list[str]) -> UInt8[np.ndarray, "n 16"]:
+    return np.frombuffer(bytes.fromhex("".join(contents)), np.uint8).reshape(len(contents), -1)
 
 
 def _without(table: Table, errors: dict[int, str]) -> Table:
     """The table without its unreadable images (place: what is wrong), and a note about them."""
     kept = np.setdiff1d(np.arange(len(table.rows)), list(errors))
     shown = "; ".join(list(errors.values())[:3]) + ("; ..." if len(errors) > 3 else "")
-    known = table.catalogue
-    catalogue = replace(
-        known,
-        labels=known.labels[kept],
-        parts=known.parts[kept],
-        notes=(*known.notes, f"skipped {len(errors)} unreadable images: {shown}"),
-    )
-    return Table(catalogue, table.rows.take(kept))
+    note = f"skipped {len(errors)} unreadable images: {shown}"
+    return Table(table.catalogue.at(kept, note), table.rows.take(kept))
 
 
 def _generated(config: DataConfig) -> Decoded:
@@ -217,28 +303,39 @@ def _generated(config: DataConfig) -> Decoded:
         strict=True,
     )
     parts = np.repeat([TRAIN, TEST], [len(some) for some in labels])
-    catalogue = Catalogue(
-        shapes.CLASSES, shapes.GROUPS, shapes.GROUP_NAMES, np.concatenate(labels), parts
-    )
     pixels = np.concatenate(images)
+    contents = _as_rows([content_digest(image.tobytes()).hex() for image in pixels])
+    catalogue = Catalogue(
+        shapes.CLASSES,
+        shapes.GROUPS,
+        shapes.GROUP_NAMES,
+        np.concatenate(labels),
+        parts,
+        contents=contents,
+    )
     return Decoded(catalogue, pixels, cache.moments_of(pixels))
 
 
-def _in_memory(name: str, decoded: Decoded, config: DataConfig, expected: Expected) -> ImageData:
-    known, size = decoded.catalogue, decoded.images.shape[1]
-    images = torch.from_numpy(decoded.images)
+def _in_memory(
+    named: _Named, decoded: Decoded, config: DataConfig, expected: Expected, dividing: Dividing
+) -> ImageData:
+    size, images = decoded.images.shape[1], torch.from_numpy(decoded.images)
 
     def statistics(train: Index) -> tuple[Channels, Channels]:
         return _mean_and_std(decoded.moments[train], size)
 
-    def split(index: Index, mean: Channels, std: Channels) -> Split:
-        labels = torch.from_numpy(known.labels[index])
-        return MemorySplit(images, torch.from_numpy(index), labels, mean, std)
+    def split(index: Index, labels: Index, mean: Channels, std: Channels) -> Split:
+        rows, classes = torch.from_numpy(index), torch.from_numpy(labels)
+        return MemorySplit(images, rows, classes, mean, std, decoded.names)
 
-    return _assembled(name, known, config, (size, expected), statistics, split)
+    pictures = Squares(images, torch.arange(len(images)), decoded.names)
+    divided = _divided(decoded.catalogue, config, dividing, pictures)
+    return _assembled(named, divided, config, (size, expected), statistics, split)
 
 
-def _streamed(source: Source, table: Table, config: DataConfig, expected: Expected) -> ImageData:
+def _streamed(
+    source: Source, table: Table, config: DataConfig, expected: Expected, dividing: Dividing
+) -> ImageData:
     """Decodes only a sample of the images now, for mean and standard deviation.
 
     With `skip_corrupt`, the workers read every image once and the result is cached: a resumed run
@@ -247,8 +344,15 @@ def _streamed(source: Source, table: Table, config: DataConfig, expected: Expect
     workers = config.decoders
     if config.skip_corrupt:
         table = _without_unreadable(source, table, config.cache_folder, workers)
-    known, rows = table.catalogue, table.rows
-    size = config.image_size or _natural_size(rows)
+    rows, size = table.rows, config.image_size or _natural_size(table.rows)
+    contents = cache.remembered(
+        config.cache_folder,
+        f"contents-{cache.key_of(source.fingerprint, config.skip_corrupt)}",
+        lambda: _contents(rows),
+    )
+    catalogue = replace(table.catalogue, contents=_as_rows(contents))
+    dividing = _remembered(dividing, source, config)
+    divided = _divided(catalogue, config, dividing, rows)
 
     def statistics(train: Index) -> tuple[Channels, Channels]:
         chosen = np.random.default_rng(config.data_seed).permutation(train)[:SAMPLE]
@@ -260,11 +364,12 @@ def _streamed(source: Source, table: Table, config: DataConfig, expected: Expect
         )
         return _mean_and_std(np.array(moments), size)
 
-    def split(index: Index, mean: Channels, std: Channels) -> Split:
-        labels = torch.from_numpy(known.labels[index])
-        return StreamSplit(rows.take(index), labels, size, mean, std, workers, expected.crop)
+    def split(index: Index, labels: Index, mean: Channels, std: Channels) -> Split:
+        classes = torch.from_numpy(labels)
+        return StreamSplit(rows.take(index), classes, size, mean, std, workers, expected.crop)
 
-    return _assembled(source.name, known, config, (size, expected), statistics, split)
+    named = _Named(source.name, source.place)
+    return _assembled(named, divided, config, (size, expected), statistics, split)
 
 
 def _without_unreadable(source: Source, table: Table, folder: Path, workers: int) -> Table:
@@ -275,32 +380,81 @@ def _without_unreadable(source: Source, table: Table, folder: Path, workers: int
     return table
 
 
+def _divided(
+    catalogue: Catalogue, config: DataConfig, dividing: Dividing, pictures: Pictures
+) -> tuple[Catalogue, Division, Changes]:
+    """The images as an earlier run divided them, or drawn with alike images on one side."""
+    kept, before = dividing.kept, None
+    if kept is not None and kept.only:
+        known, changes = kept.applied(catalogue, pictures.name)
+        train, holdout, test = (
+            np.flatnonzero(known.parts == part) for part in (TRAIN, HOLDOUT, TEST)
+        )
+        return known, Division(train, holdout, test, tuple(changes.words())), changes
+    if kept is not None:
+        before = kept.parts(catalogue, pictures.name)
+    notes, groups = _leaked(catalogue, before), None
+    if is_drawn(catalogue, config):
+        pool = np.flatnonzero(catalogue.parts == TRAIN)
+        groups = same_content(catalogue)
+        alike = dividing.grouping(pictures.take(pool), catalogue.labels[pool])
+        groups[pool] = len(groups) + joined(groups[pool], alike.groups)
+        notes.extend(_doubted(catalogue, alike))
+    division = divide(catalogue, config, groups, before)
+    return catalogue, replace(division, notes=(*notes, *division.notes)), NO_CHANGES
+
+
+def _doubted(catalogue: Catalogue, alike: Alike) -> list[str]:
+    if not alike.uniform:
+        return []
+    names = listed({catalogue.classes[label] for label in alike.uniform}, most=3)
+    return [
+        f"in {len(alike.uniform)} of {len(catalogue.classes)} classes more than half of the "
+        f"training images are nearly the same ({names}), so what is drawn from them for the "
+        "hold-out or the test is easier than new photographs"
+    ]
+
+
+def _leaked(catalogue: Catalogue, before: Index | None) -> list[str]:
+    """Says how many of the images that the data has for the test an earlier run has trained on."""
+    if before is None or not (count := int(((before == TRAIN) & (catalogue.parts == TEST)).sum())):
+        return []
+    return [f"{count} test images were training images of the run that this one starts from"]
+
+
 def _assembled(
-    name: str,
-    known: Catalogue,
+    named: _Named,
+    divided: tuple[Catalogue, Division, Changes],
     config: DataConfig,
     seen: tuple[int, Expected],
     statistics: Callable[[Index], tuple[Channels, Channels]],
-    split: Callable[[Index, Channels, Channels], Split],
+    split: Callable[[Index, Index, Channels, Channels], Split],
 ) -> ImageData:
-    """Splits the images and normalises them by the `statistics` of the training images."""
-    division = divide(known, config)
-    size, expected = seen
+    """Normalises the images of each part by the `statistics` of the training images."""
+    (known, division, changes), (size, expected) = divided, seen
     mean, std = expected.normalisation or statistics(division.train)
+
+    def part(index: Index) -> Split:
+        made = split(index, known.labels[index], mean, std)
+        made.known = None if known.contents is None else known.contents[index]
+        return made
+
     return ImageData(
-        name=name,
+        name=named.name,
+        place=named.place,
         classes=known.classes,
         groups=known.groups,
         group_names=known.group_names,
-        train=split(division.train, mean, std),
-        holdout=split(division.holdout, mean, std),
-        test=split(division.test, mean, std),
+        train=part(division.train),
+        holdout=part(division.holdout),
+        test=part(division.test),
         mean=mean,
         std=std,
         image_size=size,
         crop=expected.crop,
         class_weights=_weights(known, division.train) if config.balance else None,
         notes=known.notes + division.notes,
+        changes=changes,
     )
 
 

@@ -43,6 +43,8 @@ class Source:
     fingerprint: str
     """Changes when the files change."""
     open: Callable[[], Table]
+    place: str = ""
+    """Where it was found."""
     scratch: Path | None = None
     """A copy that `open` makes; not needed once the images are decoded."""
 
@@ -112,11 +114,12 @@ def _local(path: Path, cache: Path) -> Source:
         if path.is_file():
             raise DataError(f"{path} is a file; expected a folder of images or a .parquet file")
         folder = list_folder(path)
-        return Source(path.name, folder.fingerprint, folder.open)
+        return Source(path.name, folder.fingerprint, folder.open, str(path))
     listed = [file for split in files.values() for file in split]
     fingerprint = _fingerprint(listed)
     copy = cache / "arrow" / fingerprint[:16]
-    return Source(path.stem, fingerprint, lambda: _open_parquet(path, files, copy), copy)
+    opened = lambda: _open_parquet(path, files, copy)  # noqa: E731
+    return Source(path.stem, fingerprint, opened, str(path), copy)
 
 
 def _parquet_files(path: Path) -> dict[str, list[Path]]:
@@ -234,6 +237,7 @@ def _hub(data: str, fetch: bool) -> Source:
         data.replace("/", "-").replace(":", "-"),
         _fingerprint(caches),
         lambda: table_of(data, opened),
+        data,
     )
 
 

@@ -6,6 +6,7 @@ bit, what one uninterrupted process sees.
 """
 
 import copy
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, Self, final
@@ -18,7 +19,13 @@ from torch import Tensor
 
 from blockout.data.images import Channels, normalise
 
+CONTENT_BYTES = 16
 Batch = tuple[Float32[Tensor, "n ..."], Int64[Tensor, " n"]]
+
+
+def content_digest(stored: bytes) -> bytes:
+    """What is stored of an image in 16 bytes."""
+    return hashlib.blake2b(stored, digest_size=CONTENT_BYTES).digest()
 
 
 class Pictures(Protocol):
@@ -32,6 +39,14 @@ class Pictures(Protocol):
         """What is stored of it: equal for equal images."""
         ...
 
+    def name(self, place: int) -> str:
+        """What to call it: its file within the data set, or its row."""
+        ...
+
+    def take(self, places: Int64[np.ndarray, " m"]) -> "Pictures":
+        """Some of them."""
+        ...
+
 
 class Split(ABC):
     """Labelled images of one size. `labels[i]` is the class of image `i`."""
@@ -39,6 +54,8 @@ class Split(ABC):
     labels: Int64[Tensor, " n"]
     pictures: Pictures
     """The images themselves. `pictures.image(i)` is image `i`."""
+    known: UInt8[np.ndarray, "n 16"] | None = None
+    """A digest of each image's file, where it has been read."""
     crop: float = 1.0
     """The centred square that evaluation sees, as a share of a picture's shorter side."""
     _mean: Channels
@@ -46,6 +63,13 @@ class Split(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def contents(self) -> list[bytes]:
+        """What identifies each image, whatever it is called and however it is seen."""
+        if self.known is not None:
+            return [row.tobytes() for row in self.known]
+        return [content_digest(self.pictures.stored(i)) for i in range(len(self))]
 
     def normalised_by(self, mean: Channels, std: Channels) -> Self:
         """The same images normalised by other values, such as those of a pretrained trunk."""
@@ -118,12 +142,21 @@ class Squares(NamedTuple):
 
     images: UInt8[Tensor, "total size size 3"]
     rows: Int64[Tensor, " n"]
+    names: Sequence[str] = ()
+    """Of all images; without them, an image is called after its row."""
 
     def image(self, place: int, shown: int | None = None) -> Image.Image:
         return Image.fromarray(self.images[self.rows[place]].numpy())
 
     def stored(self, place: int) -> bytes:
         return self.images[self.rows[place]].numpy().tobytes()
+
+    def name(self, place: int) -> str:
+        row = int(self.rows[place])
+        return self.names[row] if self.names else str(row)
+
+    def take(self, places: Int64[np.ndarray, " m"]) -> "Squares":
+        return self._replace(rows=self.rows[torch.from_numpy(places)])
 
 
 @final
@@ -135,6 +168,7 @@ class MemorySplit(Split):
         rows: which of them belong to this split.
         labels: their classes.
         mean, std: of the training images, in [0, 1].
+        names: of all images.
     """
 
     def __init__(
@@ -144,8 +178,9 @@ class MemorySplit(Split):
         labels: Int64[Tensor, " n"],
         mean: Channels,
         std: Channels,
+        names: Sequence[str] = (),
     ) -> None:
-        self.labels, self.pictures = labels, Squares(images, rows)
+        self.labels, self.pictures = labels, Squares(images, rows, names)
         self._images, self._rows, self._mean, self._std = images, rows, mean, std
 
     def images_at(self, indices: Sequence[int]) -> UInt8[Tensor, "n height width 3"]:

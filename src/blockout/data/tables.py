@@ -1,12 +1,13 @@
 """What we know about a data set before its images are decoded."""
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 from PIL import Image
 
 from blockout.data.config import DataError
@@ -31,6 +32,15 @@ class Catalogue:
     parts: Int64[np.ndarray, " n"]
     """TRAIN, HOLDOUT or TEST, according to the splits of the data itself."""
     notes: tuple[str, ...] = ()
+    contents: UInt8[np.ndarray, "n 16"] | None = None
+    """A digest of each image's file; None until somebody has read them."""
+
+    def at(self, places: Int64[np.ndarray, " m"], *notes: str) -> Self:
+        """Of some of the images, with more notes."""
+        contents = None if self.contents is None else self.contents[places]
+        labels, parts = self.labels[places], self.parts[places]
+        notes = (*self.notes, *notes)
+        return replace(self, labels=labels, parts=parts, contents=contents, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,8 @@ class Rows:
     index: Int64[np.ndarray, " n"]
     starts: tuple[tuple[int, str], ...]
     """Where each split starts, and its name: to name images that have no path."""
+    root: str = ""
+    """The folder that names of files are relative to."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -56,6 +68,16 @@ class Rows:
     def stored(self, place: int) -> bytes:
         """The file of the image, undecoded."""
         return content(*self._source(place))
+
+    def name(self, place: int) -> str:
+        """What to call the image: its file within the data set, or its row."""
+        row = int(self.index[place])
+        path = self.dataset.data.column(self.column)[row]
+        path = path["path"].as_py() if self.root and path.is_valid else None
+        if path:
+            return os.path.relpath(path, self.root).replace(os.sep, "/")
+        start, split = max(entry for entry in self.starts if entry[0] <= row)
+        return f"{split}/{row - start}"
 
     def _source(self, place: int) -> tuple[memoryview | str, str]:
         """The bytes of an image or the path of its file, and what to call it."""
@@ -89,8 +111,9 @@ class Table:
     rows: Rows
 
 
-def join(splits: "Mapping[str, Dataset]", column: str) -> Rows:
-    """The images of several splits, one after another; `column` holds their paths or bytes."""
+def join(splits: "Mapping[str, Dataset]", column: str, root: str = "") -> Rows:
+    """The images of several splits, one after another; `column` holds their paths or bytes. The
+    names of files are relative to `root`."""
     from datasets import Image as ImageFeature
     from datasets import concatenate_datasets
 
@@ -102,4 +125,4 @@ def join(splits: "Mapping[str, Dataset]", column: str) -> Rows:
     )
     ends = itertools.accumulate((len(split) for split in splits.values()), initial=0)
     starts = tuple(zip(ends, splits, strict=False))
-    return Rows(joined, column, np.arange(len(joined)), starts)
+    return Rows(joined, column, np.arange(len(joined)), starts, root)

@@ -82,6 +82,32 @@ class Description(msgspec.Struct, frozen=True):
         return tuple(names[group] if names else str(group) for group in self.groups)
 
 
+class SplitImage(msgspec.Struct, frozen=True, array_like=True):
+    """An image of a run, as a short list."""
+
+    name: str
+    """Its file within the data set, or its row."""
+    label: Count
+    content: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    """Digest of its file: BLAKE2b of 16 bytes."""
+
+
+class SplitImages(msgspec.Struct, frozen=True):
+    """``split.json``: which images a run trains on, holds out and is tested on."""
+
+    data: str
+    """Where they were, on the machine that trained; only here."""
+    classes: tuple[str, ...]
+    train: tuple[SplitImage, ...]
+    holdout: tuple[SplitImage, ...]
+    test: tuple[SplitImage, ...]
+
+    def __post_init__(self) -> None:
+        labels = (image.label for part in (self.train, self.holdout, self.test) for image in part)
+        if max(labels, default=-1) >= len(self.classes):
+            raise ValueError("an image belongs to a class that has no name")
+
+
 class Scores(msgspec.Struct, frozen=True):
     """How well a network does on one split."""
 

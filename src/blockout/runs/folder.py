@@ -19,7 +19,7 @@ CONFIG, MODEL, RESULT, ENVIRONMENT = "config.json", "model.json", "result.json",
 LOGS = METRICS, DISTRIBUTIONS = "metrics.jsonl", "memberships.jsonl"
 FINAL, BEST, MEMBERSHIPS = "final.safetensors", "best.safetensors", "memberships.safetensors"
 PREDICTIONS, THUMBNAILS, CHECKPOINT = "predictions.safetensors", "thumbnails.png", "checkpoint.pt"
-EVENTS, REPORT = "tensorboard", "report.html"
+EVENTS, REPORT, SPLIT = "tensorboard", "report.html", "split.json"
 COMPACT_MODEL, COMPACT_WEIGHTS = "compact.json", "compact.safetensors"
 COMPACTION = "compaction.json"
 LOCK = ".lock"
@@ -51,9 +51,9 @@ MADE_LATER = (
     ),
 )
 """What `blockout compact`, `export` and `report` leave beside a run."""
-EVERYTHING = (*TRAINED, *MADE_LATER, DIGESTS, CONFIG)
+EVERYTHING = (*TRAINED, *MADE_LATER, SPLIT, DIGESTS, CONFIG)
 """In the order in which `--restart` deletes it: a killed one leaves a folder that can go on."""
-READ_BACK = frozenset({CONFIG, *TRAINED, *MADE_LATER[:3]} - {EVENTS})
+READ_BACK = frozenset({CONFIG, SPLIT, *TRAINED, *MADE_LATER[:3]} - {EVENTS})
 """What commands read again, and so has a digest."""
 
 
@@ -84,8 +84,8 @@ def cannot_write(path: Path, error: Exception) -> str:
     )
 
 
-def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
 
 

@@ -1,25 +1,46 @@
 """The images of a run as its trunk expects them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from blockout.data import DataConfig, ImageData, load
-from blockout.data.load import Expected, typical_side
+from blockout.data.duplicates import Grouping, copies
+from blockout.data.kept import Kept
+from blockout.data.load import Dividing, Expected, typical_side
 from blockout.data.sources import GENERATED
 from blockout.models import ModelConfig, trunk_preprocessing
 from blockout.models.config import LARGE_TRUNK, SMALL_TRUNK, automatic_trunk, in_paper
 from blockout.models.config import resolved as resolved_model
-from blockout.runs.config import TrainConfig
+from blockout.runs import folder as files
+from blockout.runs.config import TrainConfig, name_of, read_config
+from blockout.runs.errors import RunError
+from blockout.runs.split import kept_split, read_split
 
 LARGE_SIZE = 224
 """Of the images that inception-bn is made for."""
 
 
-def load_images(config: TrainConfig) -> ImageData:
+ModelGrouping = Callable[[ModelConfig, DataConfig], Grouping | None]
+"""Finds alike images as a model sees them, if it can."""
+
+
+def load_images(config: TrainConfig, alike: ModelGrouping | None = None) -> ImageData:
     """``config.data`` as its trunk wants it.
 
     ``--trunk auto`` is decided here, by the size of the images. A pretrained trunk decides the
     normalisation and the crop, and the size if none is given. Where the trunk is frozen, images are
     read one by one: each is needed only once. Generated images keep their own size.
+
+    A run that continues in its folder keeps its split, and one that starts from the weights of
+    another (``init_from``) divides the images of that run alike.
+
+    Args:
+        config: of the run.
+        alike: finds alike images, which go to one side of a split that has to be drawn. Default: by
+            small grey pictures.
+
+    Raises:
+        RunError: images of the run that the folder holds are gone or changed.
     """
     data, model = config.data, _with_trunk(config.model, config.data)
     expected = trunk_preprocessing(model)
@@ -31,9 +52,35 @@ def load_images(config: TrainConfig) -> ImageData:
             data = replace(data, image_size=LARGE_SIZE)
     if model.freeze_trunk and data.stream is None and not generated:
         data = replace(data, stream=True)
+    grouping = alike(model, data) if alike is not None and model.freeze_trunk else None
+    dividing = Dividing(grouping or copies, _earlier(config))
     if expected is None:
-        return load(data)
-    return load(data, Expected(expected.crop, (expected.mean, expected.std)))
+        found = load(data, dividing=dividing)
+    else:
+        found = load(data, Expected(expected.crop, (expected.mean, expected.std)), dividing)
+    if not found.changes.harmless:
+        raise RunError(
+            f"{config.run.run} holds a run on other images: {'; '.join(found.changes.words())}. "
+            "Put them back, name another folder with --run, or say --restart to begin anew there"
+        )
+    return found
+
+
+def _earlier(config: TrainConfig) -> Kept | None:
+    """The split of the run that continues, or whose weights it starts from."""
+    run, start = config.run.run, config.run.init_from
+    if run is not None and not config.run.restart and (split := read_split(run)) is not None:
+        before = read_config(run / files.CONFIG)
+        if _division(before) == _division(config):
+            return kept_split(split)
+    if start is not None and (split := read_split(start)) is not None:
+        return kept_split(split, only=False)
+    return None
+
+
+def _division(config: TrainConfig) -> tuple[object, ...]:
+    d = config.data
+    return name_of(d.data), d.holdout, d.test_share, d.per_class, d.data_seed, d.skip_corrupt
 
 
 def _with_trunk(model: ModelConfig, data: DataConfig) -> ModelConfig:

@@ -4,6 +4,7 @@ It reads what is there, finished or still training, with or without Blockout. Wh
 damaged is named in a ``RunError``.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
 from blockout.data import ImageData, load
-from blockout.data.load import AS_IT_IS, Expected
+from blockout.data.load import AS_IT_IS, Dividing, Expected
 from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS
 from blockout.runs import digests, lock
@@ -46,6 +47,7 @@ from blockout.runs.documents import (
 )
 from blockout.runs.errors import RunError
 from blockout.runs.logs import read_lines
+from blockout.runs.split import kept_split, read_split
 from blockout.runs.trained import TrainedModel, read_trained
 from blockout.structure import Structure
 from blockout.structure.groups import clusters_differ
@@ -316,19 +318,29 @@ class Run:
         )
 
     def images(self) -> ImageData:
-        """The images it was trained on, as its network expects them.
+        """The images it was trained on, as its network expects them, divided as they were.
+
+        What has changed since is in their ``changes``; new images are left out.
 
         Raises:
             DataError: they are not on this machine, and were not said to be fetched.
-            RunError: the images there have other classes.
+            RunError: the images there have other classes, or none is the run's.
         """
-        source = self.data or self.config.data.data
+        split = read_split(self.folder)
+        was = self.config.data.data if split is None else split.data
+        source = self.data or (was if os.path.exists(was) else self.config.data.data)
         config = replace(self.config.data, data=source, cache=self.cache, workers=None)
         about, expected = self.description, AS_IT_IS
         if about is not None:
             config = replace(config, image_size=about.image_size)
             expected = Expected(about.crop, (about.mean, about.std))
-        found = load(config, expected, fetch=self.data is not None)
+        kept = Dividing() if split is None else Dividing(kept=kept_split(split))
+        found = load(config, expected, kept, fetch=self.data is not None)
+        if not len(found.train) + len(found.holdout) + len(found.test):
+            raise RunError(
+                f"none of the images of {source} is one of the run in {self.folder}; --data says "
+                "where they are now"
+            )
         if about is not None and found.classes != self.classes:
             raise RunError(
                 f"the images of {source} are not those of the run in {self.folder}: "
@@ -338,7 +350,7 @@ class Run:
         return found
 
     def has_changed(self, images: ImageData) -> bool:
-        """Whether these images are divided otherwise than those that it was trained on."""
+        """Whether these are not all of the images that it was trained on, divided as they were."""
         known = None if self.description is None else self.description.images
         return known is not None and images.fingerprint() != known
 

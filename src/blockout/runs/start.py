@@ -12,6 +12,7 @@ from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig, read_config
 from blockout.runs.documents import read_document
 from blockout.runs.errors import RunError
+from blockout.runs.split import write_split
 from blockout.terminal import tell
 
 
@@ -44,6 +45,9 @@ def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> Iterato
                 tell(note)
         else:
             files.write_json(path, config.flat() | {"restart": False})
+        begun = (files.SPLIT, files.CHECKPOINT, files.RESULT)
+        if not any((folder / name).exists() for name in begun):
+            write_split(folder, images)
         yield
 
 
