@@ -66,6 +66,12 @@ def change(path: Path, edit) -> None:
     files.write_json(path, value)
 
 
+def move(run: Path, data: str) -> None:
+    """Lets the run say that its images are somewhere else."""
+    for name in (files.CONFIG, files.SPLIT):
+        change(run / name, lambda value: value.update(data=data))
+
+
 def change_weights(run: Path, name: str, value: float) -> None:
     for file in (files.FINAL, files.BEST):
         weights = load_file(run / file)
@@ -98,8 +104,9 @@ def commands_on(run: Path, image: Path) -> list[tuple]:
 def test_a_network_that_gives_no_finite_numbers_is_said_and_nothing_is_written(
     said, run, image, value
 ):
-    """The last value is finite, and what it is multiplied with is not."""
+    """The last value is finite, and its product with what comes in is not."""
     change_weights(run, "head.classifier.weight", value)
+    change_weights(run, "head.norm2.bias", 100.0)
     before = contents(run)
     for command in commands_on(run, image):
         code, out, err = said(*command)
@@ -155,7 +162,7 @@ def test_the_cache_is_not_where_a_run_says(said, run, tmp_path):
 @pytest.mark.parametrize("data", ["someone/private-photos", "someone/pets:large", "cifar10"])
 def test_a_hub_id_in_a_run_is_not_asked_for(said, run, asked, data, monkeypatch):
     monkeypatch.delenv("BLOCKOUT_DATA_DIR", raising=False)
-    change(run / files.CONFIG, lambda config: config.update(data=data))
+    move(run, data)
     for command in ("evaluate", "compact"):
         code, out, err = said(command, run)
         assert (code, out) == (1, "")
@@ -170,7 +177,7 @@ def test_a_hub_id_in_a_run_is_not_asked_for(said, run, asked, data, monkeypatch)
 
 def test_a_name_of_a_folder_in_a_run_is_never_asked_for(said, run, asked):
     for name in ("wedding", "holiday/lake"):
-        change(run / files.CONFIG, lambda config, name=name: config.update(data=name))
+        move(run, name)
         assert said("evaluate", run)[0] == 1
         assert said("report", run)[0] == 0
     assert asked == []
@@ -206,7 +213,7 @@ def test_a_hugging_face_configuration_in_a_run_reaches_for_nothing(said, run, im
 def test_images_that_have_moved_are_found_where_you_say(said, run, given, tmp_path):
     moved = shutil.copytree(given.parent / "photos", tmp_path / "moved", copy_function=shutil.copy2)
     expected = said("evaluate", run, "--json")
-    change(run / files.CONFIG, lambda config: config.update(data="gone"))
+    move(run, "gone")
     assert said("compact", run)[0] == 1
     code, out, err = said("compact", run, "--data", moved)
     assert (code, err) == (0, "") and "note:" not in out

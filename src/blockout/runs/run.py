@@ -386,7 +386,8 @@ def _require_run(folder: Path) -> None:
 
 def _require_whole(folder: Path) -> None:
     """A finished run has written all of these; one that is gone has been lost."""
-    for name in (files.MODEL, files.ENVIRONMENT, *files.LOGS, files.MEMBERSHIPS, files.PREDICTIONS):
+    parts = (files.MODEL, files.ENVIRONMENT, files.SPLIT, files.MEMBERSHIPS, files.PREDICTIONS)
+    for name in (*parts, *files.LOGS):
         path = folder / name
         if not path.exists() and digests.recorded(path):
             raise RunError(
