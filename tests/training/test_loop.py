@@ -134,6 +134,7 @@ def test_a_run_folder_holds_all_that_was_promised(tmp_path, images):
         "predictions.safetensors",
         "thumbnails.png",
         "result.json",
+        "split.json",
         "tensorboard",
     }
     assert any((folder / "tensorboard").iterdir())

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,16 @@ def run(arguments: list[str]) -> int:
         logging.getLogger(name).setLevel(logging.WARNING)
     from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-    from blockout.runs import Run, TrainConfig, load_images
+    from blockout.runs import Run, TrainConfig
     from blockout.runs import folder as files
-    from blockout.training import train
+    from blockout.training import train, training_images
 
     values = train_flags(arguments)
     try:
         config = TrainConfig.from_flat(values)
     except ValueError as error:
         refuse("blockout train", str(error))
-    images = load_images(config)
+    images = training_images(config, partial(print, flush=True))
     config = config.for_images(images)
     result = config.folder_for(images) / files.RESULT
     finished = result.exists() and not config.run.restart

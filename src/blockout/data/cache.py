@@ -31,7 +31,7 @@ from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
 from blockout.terminal import tell
 
-VERSION = 3
+VERSION = 2
 """Part of every key. Raise it when the files or the decoding change their meaning."""
 
 KINDS = ("decoded", "features", "arrow", "results")

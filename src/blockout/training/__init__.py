@@ -10,6 +10,7 @@ from blockout.runs.run import Run
 from blockout.runs.trained import TrainedModel
 from blockout.training.engine import Diverged, Engine, Recipe, fit
 from blockout.training.evaluation import Evaluation, evaluate, recalibrate
+from blockout.training.images import training_images
 from blockout.training.interrupts import Interrupted
 from blockout.training.loop import train
 
@@ -34,4 +35,5 @@ __all__ = [
     "load_images",
     "recalibrate",
     "train",
+    "training_images",
 ]

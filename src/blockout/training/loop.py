@@ -13,12 +13,12 @@ from blockout.data import ImageData
 from blockout.models import ImageClassifier, build_model
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig
-from blockout.runs.images import load_images
 from blockout.runs.start import open_folder
 from blockout.training.assembly import make_engine
 from blockout.training.engine import kept_random_state
 from blockout.training.features import with_features
 from blockout.training.finish import initial_weights
+from blockout.training.images import training_images
 from blockout.training.memory import require_memory
 from blockout.training.processes import Processes
 from blockout.training.recording import Recording, on_first_process
@@ -48,7 +48,7 @@ def train(
     from blockout.training.fabric import FabricProcesses  # Lightning takes seconds to import
 
     config = config or TrainConfig()
-    images = data or load_images(config)
+    images = data or training_images(config, partial(print, flush=True))
     config = config.for_images(images)
     if model is not None or trunk is not None:
         config = replace(config, model=replace(config.model, trunk="own"))
