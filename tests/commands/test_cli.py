@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -316,6 +318,33 @@ def test_a_head_that_no_memory_holds_is_refused_before_anything_is_touched(said,
 def test_more_processes_than_any_machine_has_are_refused(said, run):
     code, _, err = said(*TINY, "--run", run, "--devices", "9999999999999")
     assert code == 1 and "--devices must be at most" in err and len(err.splitlines()) == 1
+
+
+def test_a_rate_that_overflows_is_one_line(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(tmp_path))
+    code, _, err = said(*TINY, "--run", tmp_path / "run", "--lr", "1e308")
+    assert code == 1 and len(err.splitlines()) == 1
+    assert "--lr" in err and "Traceback" not in err
+
+
+def test_a_lost_process_of_several_is_one_line(tmp_path):
+    """And not the traceback that gloo writes into the process that is left."""
+    words = [sys.executable, "-m", "blockout", *TINY, "--steps", "5000", "--devices", "2"]
+    words += ["--accelerator", "cpu", "--log-every", "1", "--run", str(tmp_path / "run")]
+    unset = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "NODE_RANK")
+    env = {k: v for k, v in os.environ.items() if k not in unset}
+    env |= {"OMP_NUM_THREADS": "1", "BLOCKOUT_CACHE_DIR": str(tmp_path / "cache")}
+    log = tmp_path / "run" / "metrics.jsonl"
+    with subprocess.Popen(words, env=env, stdout=-3, stderr=-1, text=True) as first:
+        while not log.exists() and first.poll() is None:
+            time.sleep(0.01)
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+        _, err = first.communicate(timeout=200)
+    assert first.returncode == 1 and children
+    said = [line for line in err.splitlines() if not line.startswith(("note:", "warning"))]
+    assert len(said) == 1 and "was lost; the same command continues from" in said[0]
 
 
 def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from blockout.runs import Run, RunError
+from blockout.runs import Run, RunError, lock
 from blockout.runs import folder as files
 from blockout.training import ModelConfig, train
 from blockout.training.checkpoint import read as read_checkpoint
@@ -220,3 +222,37 @@ def test_thumbnails_are_strips_of_square_images(folder):
         _ = Run.open(folder).thumbnails
     (folder / files.THUMBNAILS).unlink()
     assert Run.open(folder).thumbnails is None
+
+
+@pytest.fixture
+def in_time():
+    """A test that waits for ever fails instead."""
+
+    def too_late(*_):
+        raise TimeoutError("it waits")
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", [*files.EVERYTHING, files.LOCK])
+def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(folder, name):
+    """Reading one would block until somebody writes to it."""
+    path = folder / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for attempt in (lambda: Run.open(folder), lambda: lock.held(folder, "work").__enter__()):
+        with pytest.raises(RunError, match=rf"{name} must be a file, but is a pipe"):
+            attempt()
+
+
+def test_a_device_in_the_place_of_a_file_is_named(folder):
+    (folder / files.METRICS).unlink()
+    (folder / files.METRICS).symlink_to("/dev/zero")
+    with pytest.raises(RunError, match=r"metrics.jsonl must be a file, but is a pipe, .* device"):
+        Run.open(folder)

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 DRIVER = """
-import json, os, random, sys, time
+import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite itself may run under nohup
 from blockout.data import ImageData, MemorySplit
 from blockout.training import *
 import blockout.training.fabric  # once, not in every fork: Lightning takes seconds to import
@@ -76,7 +77,7 @@ print(json.dumps([kill_and_continue(Path(f), m, e, n) for f, m, e, n in cases]))
 SAME = ("final", "best", "memberships", "predictions")
 
 
-CASES = [("blockout", 0.9, 9), ("dropout", 0.0, 9), ("blockout", 0.0, 2), ("dropconnect", 0.0, 15)]
+CASES = [("blockout", 0.9, 9), ("dropout", 0.0, 9), ("blockout", 0.0, 2), ("dropconnect", 0.0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_a_killed_run_ends_bit_identical_to_one_that_never_was(runs, case):
     folder, codes = runs[case]
     method, _, number = case
     assert codes[-1] == 0
-    assert {9: -9, 2: 130, 15: 143}[number] in codes
+    assert {9: -9, 2: 130, 1: 129}[number] in codes
     for name in SAME:
         path = Path(f"{name}.safetensors")
         if method != "blockout" and name == "memberships":

@@ -57,6 +57,21 @@ READ_BACK = frozenset({CONFIG, SPLIT, *TRAINED, *MADE_LATER[:3]} - {EVENTS})
 """What commands read again, and so has a digest."""
 
 
+def require_files(folder: Path) -> None:
+    """Refuses pipes and devices under the names of a run's files: to read one may never end.
+
+    Raises:
+        RunError: there is one; the message names it.
+    """
+    for name in (*EVERYTHING, LOCK):
+        path = folder / name
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise RunError(
+                f"{path} must be a file, but is a pipe, a socket or a device; delete it, or "
+                "restore the file from a copy"
+            )
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file in one step, or leaves everything as it was and says what to do.
 

@@ -15,7 +15,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from blockout.runs.errors import RunError
-from blockout.runs.folder import LOCK
+from blockout.runs.folder import LOCK, require_files
 from blockout.terminal import tell
 
 PATIENCE = 0.5
@@ -43,6 +43,7 @@ def held(folder: Path, work: str) -> Iterator[None]:
     Raises:
         RunError: one does; the message names it. Nothing has been touched.
     """
+    require_files(folder)
     path = folder / LOCK
     lock = FileLock(path, fallback_to_soft=False)
     try:

@@ -380,6 +380,7 @@ def _with_its_trunk(config: TrainConfig, description: Description | None) -> Tra
 def _require_run(folder: Path) -> None:
     if not folder.is_dir():
         raise RunError(f"there is no run folder {folder}; `blockout train` makes one")
+    files.require_files(folder)
     if not (folder / files.CONFIG).exists():
         raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
 
