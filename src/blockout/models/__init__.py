@@ -5,6 +5,7 @@ from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import ModelConfig, PaperDefaults, paper_defaults, resolved
 from blockout.models.efficientnet import EfficientNetLite
 from blockout.models.features import FeatureExtractor, fast_features, weights_digest
+from blockout.models.gradcam import grad_cam
 from blockout.models.heads import Head
 from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import Preprocessing, PretrainedTrunk, trunk_preprocessing
@@ -27,6 +28,7 @@ __all__ = [
     "count_features",
     "fast_features",
     "from_description",
+    "grad_cam",
     "paper_defaults",
     "resolved",
     "restored",

@@ -108,6 +108,12 @@ class PretrainedTrunk(Trunk):
     def forward(self, x: Float[Tensor, "n 3 h w"]) -> Tensor:
         return _read(self.model(pixel_values=x), self.readout)
 
+    def map_and_features(self, x: Float[Tensor, "n 3 h w"]) -> tuple[Tensor | None, Tensor]:
+        """The last map (N, channels, H', W'), None for tokens, and the features made from it."""
+        output = self.model(pixel_values=x)
+        hidden = output.last_hidden_state
+        return (hidden if hidden.dim() == 4 else None), _read(output, self.readout)
+
     def describe(self) -> dict[str, Any]:
         config: Any = self.model.config
         transformers = _transformers(config.model_type)
