@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from blockout.show.mistakes import confused_pairs, nearness, row_shares
+from blockout.show.mistakes import Weakness, confused_pairs, nearness, row_shares, weakest_classes
 
 from .made import made_run
 
@@ -13,6 +13,19 @@ def test_pairs_count_both_directions_the_worst_first():
     assert within == [((0, 1), 4), ((2, 3), 3)]
     assert between == [((1, 3), 3), ((0, 2), 1)]
     assert confused_pairs(run, True, 1)[0].classes == (0, 1)
+
+
+def test_the_weakest_classes_come_with_what_they_are_taken_for():
+    counts = [[6, 3, 1, 0], [1, 8, 0, 1], [0, 0, 10, 0], [0, 4, 4, 12]]
+    found = weakest_classes(made_run(None, confusion=counts), 9)
+    # equally weak: the one with more test images first; oak has no mistakes
+    assert found == [
+        Weakness(3, 60.0, 20, 1), Weakness(0, 60.0, 10, 1), Weakness(1, 80.0, 10, 0),
+    ]  # fmt: skip
+    assert weakest_classes(made_run(None, confusion=counts), 9, below=60.0) == []
+    untested = [[0, 0, 0, 0], *counts[1:]]
+    found = weakest_classes(made_run(None, confusion=untested), 9, below=np.inf)
+    assert [weak.number for weak in found] == [3, 1, 2] and found[-1].taken_for is None
 
 
 def test_images_are_those_of_the_mistakes_the_most_certain_first():

@@ -89,12 +89,10 @@ class Drawing:
 
 def worst_classes(run: "Run", most: int = 3) -> list[str]:
     """The classes it gets wrong most often, with how many test images they have."""
-    if run.class_accuracy is None or run.confusion is None:
-        return []
-    counts = run.confusion.sum(1)
-    order = run.class_accuracy.argsort(kind="stable")
-    bad = [i for i in order if counts[i] and run.class_accuracy[i] < 50][:most]
-    return [f"{run.classes[i]} {run.class_accuracy[i]:.0f} % of {counts[i]}" for i in bad]
+    from blockout.show.mistakes import WEAK, weakest_classes
+
+    weak = weakest_classes(run, most, WEAK)
+    return [f"{run.classes[w.number]} {w.accuracy:.0f} % of {w.count}" for w in weak]
 
 
 def _summarise(run: "Run") -> None:

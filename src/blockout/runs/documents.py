@@ -136,6 +136,14 @@ class GroupsFound(msgspec.Struct, frozen=True):
     auc_p_value: Number | None = None
 
 
+class ImageCounts(msgspec.Struct, frozen=True):
+    """How many images each split had."""
+
+    train: Count
+    holdout: Count
+    test: Count
+
+
 class Result(msgspec.Struct, frozen=True):
     """``result.json``: written last; its presence says that the run is finished."""
 
@@ -152,6 +160,9 @@ class Result(msgspec.Struct, frozen=True):
     best: Best | None = None
     groups: GroupsFound | None = None
     warnings: tuple[str, ...] = ()
+    images: ImageCounts | None = None
+    notes: tuple[str, ...] = ()
+    """What was doubtful about the data before training started, in words."""
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ from blockout.show.groups import groups_to_show
 Counts = Int64[np.ndarray, "classes classes"]
 """A row per class: how many of its images were taken for each class."""
 PERMUTATIONS = 1000
+WEAK = 50.0
+"""Per cent below which a class is more often wrong than right."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,41 @@ class Pair:
     count: int
     images: tuple[int, ...]
     """Indices of the mistakes, the most certain first."""
+
+
+@dataclass(frozen=True)
+class Weakness:
+    """How badly a class is recognised."""
+
+    number: int
+    accuracy: float
+    """Per cent of its test images."""
+    count: int
+    """Test images."""
+    taken_for: int | None
+    """The class that most of its mistakes were taken for."""
+
+
+def weakest_classes(run: Run, most: int, below: float = 100.0) -> list[Weakness]:
+    """The classes with the lowest accuracy, as far as it is lower than ``below`` per cent.
+
+    Of two that are equally weak, the one with more test images comes first.
+    """
+    if run.class_accuracy is None or run.confusion is None:
+        return []
+    counts, accuracy = run.confusion.sum(1), run.class_accuracy
+    order = np.lexsort((-counts, np.nan_to_num(accuracy, nan=np.inf))).tolist()
+    weak = [c for c in order if counts[c] and accuracy[c] < below][:most]
+    return [
+        Weakness(c, float(accuracy[c]), int(counts[c]), _most_often(run.confusion, c)) for c in weak
+    ]
+
+
+def _most_often(confusion: Counts, number: int) -> int | None:
+    """What mistakes about a class were most often taken for; None if there are none."""
+    wrong = confusion[number].copy()
+    wrong[number] = 0
+    return int(wrong.argmax()) if wrong.any() else None
 
 
 def confused_pairs(run: Run, together: bool, most: int) -> list[Pair]:

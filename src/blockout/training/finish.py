@@ -20,6 +20,7 @@ from blockout.structure.groups import agreement, class_groups, different_classes
 from blockout.training.checkpoint import Tally
 from blockout.training.evaluation import Evaluation
 from blockout.training.reference import chance_accuracy
+from blockout.training.watch import doubts
 
 THUMBNAILS_A_CLASS, THUMBNAIL_SIZE = 4, 48
 
@@ -60,6 +61,8 @@ def write_results(
         "parameters": sum(p.numel() for p in model.parameters()),
         "groups": _agreement(memberships if config.model.learned else {}, data.groups),
         "warnings": tally.said,
+        "images": {name: len(getattr(data, name)) for name in ("train", "holdout", "test")},
+        "notes": [*data.notes, *doubts(data)],
     }
     files.write_json(folder / files.RESULT, result)
 

@@ -1,7 +1,7 @@
 import numpy as np
 
 from blockout.show.page.confusion import section
-from blockout.show.page.drawing import shows_classes
+from blockout.show.page.drawing import shows_classes, to_class
 
 from ..made import CONFUSION, layout, made_run, traces
 
@@ -16,6 +16,29 @@ def test_rows_are_per_cent_in_the_order_of_the_groups():
     place = [("cat", "dog", "oak", "fir").index(name) for name in order]
     expected = 10 * np.array(CONFUSION)[np.ix_(place, place)]
     assert cells["z"].tolist() == expected.tolist()
+
+
+def test_what_is_right_has_colours_of_its_own():
+    (figure,) = section([made_run(CROSSED)]).figures
+    cells, right = traces(figure)[:2]
+    assert right["z"].diagonal().tolist() == (100 + cells["z"].diagonal()).tolist()
+    assert right["z"].sum() == np.trace(right["z"]) and right["hoverinfo"] == "skip"
+    assert {colour for at, colour in right["colorscale"] if at < 0.5} == {"rgba(0,0,0,0)"}
+
+
+def test_each_of_a_hundred_classes_has_its_name_on_both_axes_and_room_for_it():
+    n = 100
+    names = [f"a rather long name of class {c}" for c in range(n)]
+    run = made_run(None, classes=names, confusion=np.eye(n, dtype=int))
+    drawn = layout(section([run]).figures[0])
+    for axis in ("xaxis", "yaxis"):
+        assert drawn[axis]["ticktext"] == [to_class(run, c, 26) for c in range(n)]
+        assert drawn[axis]["tickvals"] == list(range(n))
+        assert drawn[axis]["tickfont"]["size"] >= 8.5
+    margin = drawn["margin"]
+    assert drawn["height"] - margin["t"] - margin["b"] >= 8.5 * n
+    assert drawn["meta"]["least_width"] - margin["l"] - margin["r"] >= 8.5 * n
+    assert margin["l"] > 26 * 5.5
 
 
 def test_squares_stand_around_the_groups():
@@ -48,7 +71,7 @@ def test_names_that_are_alike_or_numbers_stay_apart():
 def test_every_class_can_be_marked_on_the_diagonal():
     run = made_run(CROSSED)
     (figure,) = section([run]).figures
-    points = traces(figure)[1]
+    points = traces(figure)[2]
     assert points["meta"] == shows_classes(run)
     assert points["x"] == points["y"] == traces(figure)[0]["x"]
     names = [("cat", "dog", "oak", "fir")[c] for (c,) in points["customdata"]]

@@ -3,9 +3,13 @@ from PIL import Image
 
 from blockout.runs import folder as files
 from blockout.show.colours import cluster_colour
+from blockout.show.page.drawing import list_of_classes, to_class
 from blockout.show.page.hierarchy import MOST_BYTES, TWIGS, section
 
 from ..made import HALVES, layout, made_run, traces
+
+SHARED = [[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0]]
+"""The first class is in two branches."""
 
 
 def test_groups_are_listed_with_their_classes_and_branches():
@@ -38,14 +42,18 @@ def test_images_of_a_thousand_classes_stay_small(tmp_path):
     assert sorted(c for (c,) in points["customdata"]) == list(range(1000))
 
 
-def test_names_are_text(tmp_path):
-    found = section([made_run(classes=('<b>"x"', "b & c", "d", "e"))])
+def test_names_are_text_and_lead_to_their_class(tmp_path):
+    run = made_run(SHARED, classes=('<b>"x"', "b & c", "d", "e"))
+    found = section([run])
     assert "<b>&lt;" not in found.body and "&lt;b&gt;&#34;x&#34;" in found.body
-    assert "&lt;b&gt;" in layout(found.figures[0])["yaxis"]["ticktext"][0]
+    shown = {to_class(run, c, 24) for c in range(4)}
+    assert set(layout(found.figures[0])["yaxis"]["ticktext"]) == shown
+    assert f'<a style="--class:{list_of_classes(run.classes)}-0">&lt;b&gt;"x"</a>' in shown
 
 
 def test_lines_join_classes_at_their_distance_in_the_colour_of_their_branch():
-    (figure,) = section([made_run()]).figures
+    nearly = np.clip(HALVES, 0.001, 1)  # so that there is a tree to draw
+    (figure,) = section([made_run(nearly)]).figures
     lines = {
         t["line"]["color"]: (t["x"], t["y"]) for t in traces(figure) if t.get("mode") == "lines"
     }
@@ -55,10 +63,19 @@ def test_lines_join_classes_at_their_distance_in_the_colour_of_their_branch():
     assert lines[grey] == ([0, 2, 2, 0, None], [0.5, 0.5, 2.5, 2.5, None])
 
 
+def test_where_each_class_is_in_one_branch_the_groups_say_all_and_no_tree_is_drawn():
+    for p in (HALVES, [[1, 0], [0, 1], [0, 0], [1, 0]]):
+        found = section([made_run(p)])
+        assert found.figures == () and "tree" not in found.lead
+        assert "<details open>" in found.body
+    assert "In the tree" in section([made_run(SHARED)]).lead
+
+
 def test_cells_beside_the_names_are_p():
-    (figure,) = section([made_run()]).figures
+    shared = np.clip(HALVES, 0.25, 1)
+    (figure,) = section([made_run(shared)]).figures
     columns = [trace["z"][:, 0].tolist() for trace in traces(figure) if trace["type"] == "heatmap"]
-    assert columns == HALVES.T.tolist()
+    assert columns == shared.T.tolist()
 
 
 def test_classes_in_no_branch_are_named():
@@ -73,6 +90,6 @@ def test_the_groups_of_one_branch_or_another_are_said_so(tmp_path):
 
 
 def test_two_classes_make_a_tree_and_runs_without_blockout_none():
-    two = made_run(np.eye(2), classes=("a", "b"), confusion=np.eye(2, dtype=int))
+    two = made_run([[1, 0], [0.1, 1]], classes=("a", "b"), confusion=np.eye(2, dtype=int))
     assert len(section([two]).figures) == 1
     assert section([made_run(None)]) is None

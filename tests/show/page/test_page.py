@@ -15,10 +15,14 @@ from blockout.runs.folder import RunError
 from blockout.show.page.page import as_html, as_json, write_page
 from blockout.show.page.section import bdi, html, part
 
+from .conftest import NAMES, tinted_images
+
 PATIENCE = 120_000
 """Milliseconds; drawing takes one or two seconds, more where the machine has other work."""
-ALL = ("summary", "convergence", "distributions", "nodes", "classes", "hierarchy", "flow",
-       "confusion", "masks", "mistakes", "taxonomy", "compaction")  # fmt: skip
+FIRST = ("summary", "mistakes", "accuracy", "confusion", "taxonomy")
+"""What everybody asks, before what was learned and how."""
+ALL = (*FIRST, "hierarchy", "flow", "compaction", "convergence", "nodes", "distributions", "masks")
+"""Of a run whose classes have one branch each: there is nothing to say about how many."""
 
 
 class Opened:
@@ -99,7 +103,7 @@ def test_a_finished_run_has_every_section(opened, run):
 
 def test_runs_are_compared(opened, run, baseline):
     page = opened(run, baseline)
-    assert page.sections() == [*ALL, "comparison"]
+    assert page.sections() == ["summary", "comparison", *ALL[1:]]
     require_content(page)
     cells = page.tab.inner_text("#summary table")
     assert "baseline" in cells and "blockout" in cells
@@ -120,18 +124,18 @@ def test_figures_of_several_runs_say_which_is_which(opened, run, tmp_path, width
     page = opened(run, *again, viewport={"width": width, "height": 900})
     page.draw_all()
     assert page.tab.evaluate(CUT) == []
-    ranking = page.tab.text_content("#figure-classes-ranking .legend")
+    ranking = page.tab.text_content("#figure-accuracy-classes .legend")
     assert all(name in ranking for name in ("run", "another seed", "yet another"))
 
 
 @pytest.mark.parametrize(
     ("kind", "least"),
     [
-        ("baseline", {"summary", "convergence", "confusion"}),
-        ("fixed", {"summary", "convergence", "confusion", "mistakes", "taxonomy"}),
+        ("baseline", {"summary", "convergence", "confusion", "mistakes", "accuracy"}),
+        ("fixed", {"summary", "convergence", "confusion", "mistakes", "accuracy", "taxonomy"}),
         ("unfinished", {"summary", "convergence", "distributions"}),
         ("begun", {"summary"}),
-        ("pair", {"summary", "convergence", "distributions", "nodes", "classes", "confusion"}),
+        ("pair", {"summary", "convergence", "distributions", "nodes", "accuracy", "confusion"}),
     ],
 )
 def test_what_a_run_does_not_have_is_left_out(opened, request, kind, least):
@@ -188,11 +192,66 @@ def test_the_facts_about_a_class_are_the_runs(opened, run):
     page.search("blue")
     said = page.tab.inner_text("#found")
     assert f"{view.class_accuracy[2]:.1f}".removesuffix(".0") + " % of its test images" in said
-    near = view.structure.nearest("blue", 5)
-    buttons = page.tab.locator("#found p", has_text="Nearest").locator("button").all_inner_texts()
-    assert buttons == [f"{row.name} · {row.similarity:.2f}" for row in near if row.similarity > 0]
-    page.tab.click(f"#found button:has-text('{near[0].name} ·')")
+    near = [row for row in view.structure.nearest("blue", 5) if row.similarity > 0]
+    assert {round(row.similarity, 4) for row in near} == {1}  # so no number is worth showing
+    branches = page.tab.locator("#found p", has_text="In the same branches")
+    assert branches.locator("button").all_inner_texts() == [row.name for row in near]
+    branches.locator("button").first.click()
     assert page.tab.inner_text("#found h2") == near[0].name
+
+
+IN_VIEW = """(id) => {
+  const mark = document.querySelector(`#${id} .shapelayer path`) || document.getElementById(id);
+  const {top, bottom} = mark.getBoundingClientRect();
+  return top > 0 && bottom < innerHeight;
+}"""
+"""Whether the mark in a figure, or else all of it, is in view."""
+
+
+def test_enter_goes_to_the_class_in_each_figure_in_turn(opened, run):
+    page = opened(run)
+    assert page.tab.evaluate("scrollY") == 0
+    page.search("green")
+    places = page.tab.locator("#found .place").all_inner_texts()
+    assert places[0] in ("What it gets wrong", "How well each class does") and len(places) > 3
+    pressed = "text => document.querySelector('#found [aria-pressed=true]').textContent === text"
+    page.tab.wait_for_function(pressed, arg=places[0])
+    while page.tab.inner_text("#found [aria-pressed=true]") != "What is taken for what":
+        before = page.tab.inner_text("#found [aria-pressed=true]")
+        page.tab.press("#query", "Enter")
+        page.tab.wait_for_function(
+            "text => document.querySelector('#found [aria-pressed=true]').textContent !== text",
+            arg=before,
+        )
+    page.tab.wait_for_function(IN_VIEW, arg="figure-confusion-0")
+    assert page.tab.evaluate("document.activeElement.id") == "query"  # Enter again goes on
+
+
+def test_names_on_axes_choose_their_class_and_hold_up_no_keyboard(opened, run):
+    page = opened(run)
+    page.draw_all()
+    for figure in ("accuracy-classes", "confusion-0"):
+        names = page.tab.locator(f"#figure-{figure} .ytick a")
+        assert names.count() == 6
+        assert {names.nth(i).get_attribute("href") for i in range(6)} == {None}  # no stops for Tab
+        name = names.nth(2).text_content()
+        names.nth(2).scroll_into_view_if_needed()
+        box = names.nth(2).bounding_box()
+        page.tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.tab.wait_for_function(
+            "name => document.querySelector('#found h2').textContent === name", arg=name
+        )
+        page.tab.press("body", "Escape")
+    assert page.tab.evaluate("location.hash") == ""
+
+
+def test_what_misled_the_network_can_be_uncovered(opened, run, monkeypatch):
+    monkeypatch.setattr(Run, "images", lambda self: tinted_images(NAMES, (0, 0, 1, 1, 2, 2)))
+    page = opened(run)
+    veils = page.tab.locator("#mistakes .veil")
+    assert veils.count() > 0 and veils.first.is_visible()
+    page.tab.uncheck("#mistakes .veils")
+    assert not veils.first.is_visible()
 
 
 def test_a_class_that_is_not_there_is_said(opened, run):
@@ -246,10 +305,13 @@ def test_a_run_of_1000_classes_and_8192_nodes_stays_small_and_is_drawn(opened, l
     page = opened(large)
     size = (tmp_path / "page 0.html").stat().st_size - len(get_plotlyjs().encode())
     assert size < 6e6
-    assert page.sections() == list(ALL)
+    assert set(page.sections()) == {*ALL, "classes"}
     require_content(page)
     page.search("class number 999")
     assert page.tab.inner_text("#found h2") == "class number 999"
+    buttons = page.tab.locator("#found p", has_text="Nearest by branches").locator("button")
+    near = Run.open(large).structure.nearest("class number 999", 8)
+    assert buttons.all_inner_texts() == [f"{row.name} · {row.similarity:.2f}" for row in near]
 
 
 def test_the_page_can_be_used_by_keyboard(opened, run):
@@ -304,12 +366,12 @@ def test_time_and_order_are_set_by_keyboard(opened, run):
     assert page.tab.eval_on_selector("#distributions .plot", shown) != last
 
     rows, orders = "plot => JSON.stringify(Array.from(plot.data[0].y))", set()
-    for number in (1, 2, 3):
-        page.tab.focus(f"#classes .controls button:nth-child({number})")
+    for number in (1, 2):
+        page.tab.focus(f"#accuracy .controls button:nth-child({number})")
         page.tab.keyboard.press("Enter")
-        orders.add(page.tab.eval_on_selector("#classes .plot", rows))
+        orders.add(page.tab.eval_on_selector("#accuracy .plot", rows))
     assert len(orders) > 1
-    pressed = "#classes .controls [aria-pressed=true]"
+    pressed = "#accuracy .controls [aria-pressed=true]"
     assert page.tab.eval_on_selector_all(pressed, "all => all.map(b => b.textContent)") == [
         "by name"
     ]
@@ -385,8 +447,9 @@ def test_arrays_become_binary_data_of_their_values():
 def test_everything_that_is_not_html_is_escaped():
     name = "<img src=x>"
     assert "<img" not in part("table", name, (name,), [(name, name)])
-    story = part("story", [(name, name)], [name], [name], name, [name])
-    assert "<img" not in story and story.count("&lt;img") == 6
+    weak = (name, [(0, name, name, name, name)])
+    story = part("story", [(name, name)], [name], weak, [name], [(name, name)], name, [name])
+    assert "<img" not in story and story.count("&lt;img") == 13
     assert "<img" not in html("<p>{} {}</p>", name, bdi(name))
 
 

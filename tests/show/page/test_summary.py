@@ -23,6 +23,7 @@ from blockout.runs.documents import (
     as_json,
 )
 from blockout.show.page import page, summary
+from blockout.show.verdict import margin
 from blockout.training import TrainConfig
 
 
@@ -43,9 +44,13 @@ def configured(run: Run, **flags) -> Run:
 def test_a_finished_run_is_told(view):
     told = plainly(summary.section([view]))
     test, structure = view.result.test, view.structure
-    assert "Trained on tinted noise, 6 classes, with Blockout" in told
+    assert "Trained on tinted noise, 6 classes, 120 training images, with Blockout" in told
     assert "two layers of 24 nodes in 3 branches (clusters). 3 epochs (15 steps) took" in told
-    assert f"{test.accuracy:.2f} % of the test images are correct (guessing: 17 %)" in told
+    off = margin(test.accuracy, 48)
+    assert (
+        f"{test.accuracy:.2f} % of the 48 test images are correct (give or take {off:.1f} p" in told
+    )
+    assert "Guessing gets 17 %." in told
     assert f"fall into {len(structure.class_groups)} group" in told
     first, second = (100 * cost.left for cost in structure.costs)
     assert f"{first:.0f} % of those of FC2 and {second:.0f} % of those of the classifier" in told
@@ -169,10 +174,59 @@ def test_what_compaction_gives_is_measured_rather_than_expected(view, tmp_path):
     assert "<dd>3.0 ×</dd>" in section.body
 
 
-def test_warnings_of_the_run_are_repeated(view):
-    warned = replace(view, warnings=(WarningEntry(3, "nearly all of P_0 is near one"),))
-    assert "<li><bdi>nearly all of P_0 is near one</bdi></li>" in summary.section([warned]).body
-    assert "warnings" not in summary.section([replace(view, warnings=())]).body
+def test_bad_news_comes_before_anything_else_is_told(view):
+    """Underfitting, with the flag to use; and the notes on the data that the run has kept."""
+    assert view.result.notes == (
+        "only 24 images are held out, so the choice of best.safetensors is partly chance; "
+        "--holdout 0.2 holds out more",
+    )
+    body = summary.section([view]).body
+    assert body.index("Know before you use it") < body.index("<b>Accuracy</b>")
+    assert "It has not learned its own training images" in body
+    assert "train longer with <code>--epochs</code>" in body
+    assert "<code>--holdout 0.2</code> holds out more." in body
+    fine = replace(view, warnings=(), result=changed(view.result, notes=(), holdout=None))
+    assert "Know before you use it" not in summary.section([fine]).body
+    warned = replace(fine, warnings=(WarningEntry(3, "nearly all of <P_0> is near one"),))
+    told = summary.section([warned]).body
+    assert "<li><bdi>Nearly all of &lt;P_0&gt; is near one.</bdi></li>" in told
+
+
+def test_weak_classes_are_named_and_lead_to_themselves(view):
+    counts = np.array([[0, 3, 1, 0, 0, 0], *(9 * np.eye(6, dtype=int)[1:])])
+    run = replace(view)
+    run.__dict__["confusion"] = counts
+    section = summary.section([run])
+    told = re.sub(r"\s+", " ", plainly(section))
+    assert "It is more often wrong than right about: red: 0 % of 4 right, mostly taken for" in told
+    assert '<button type="button" class="named" data-class="0"><bdi>red</bdi></button>' in (
+        section.body
+    )
+    run = replace(view)
+    run.__dict__["confusion"] = counts + 5 * np.eye(6, dtype=int)
+    told = re.sub(r"\s+", " ", plainly(summary.section([run])))
+    assert "Its weakest classes: red: 56 % of 9 right, mostly taken for green" in told
+
+
+def test_the_accuracy_stands_beside_that_of_a_linear_classifier(view):
+    for accuracy, than in ((20.0, "less"), (99.0, "more")):
+        linear = changed(view.result.test, accuracy=accuracy)
+        told = plainly(summary.section([replace(view, result=changed(view.result, linear=linear))]))
+        points = abs(view.result.test.accuracy - accuracy)
+        said = f"on the same features gets {accuracy:.2f} % ({points:.1f} points {than}), guessing"
+        assert said in told
+
+
+def test_what_to_do_next_can_be_typed(view, said):
+    steps = dict(summary._next_steps(view))
+    assert len(steps) == 4
+    for command in steps.values():
+        name, *words = shlex.split(command)[1:]
+        assert words[0] == str(view.folder)
+        code, out, _ = said(name, "--help")
+        flags = [word for word in words if word.startswith("--")]
+        assert code == 0 and all(flag in out for flag in flags)
+    assert summary._next_steps(replace(view, result=None)) == []
 
 
 def test_a_command_repeats_as_it_was_typed_but_into_another_folder(view):

@@ -11,20 +11,26 @@ from blockout.runs import Run
 from blockout.show.colours import LINE
 from blockout.show.groups import Grouping, groups_to_show
 from blockout.show.mistakes import cell_starts, row_shares
-from blockout.show.page.drawing import AMOUNTS, apart, class_points, plain
+from blockout.show.page.drawing import AMOUNTS, apart, class_points, plain, to_class
 from blockout.show.page.section import Figure, Section, in_detail
 from blockout.show.selection import with_predictions
 
 MOST_CELLS = 300
-NAMED = 30
+NAMED = 110
 """Up to so many classes, each has its name on the axes."""
-SIZE = 760
+SIZE, CELLS_WIDE = 560, 870
+"""Pixels of the matrix: at least so many, and about so many where every class has its name."""
+SMALLEST, LARGEST = 8.5, 60
+"""Pixels of a class with a name."""
+RIGHT = [[0.0, "#b9c4bf"], [1.0, "#009e73"]]
+"""Colours of the diagonal: mistakes are to stand out from what is right."""
+LONGEST = 26
+"""Letters of a name on an axis."""
 ROOM = 0.02
 """Share of an axis that the name of a group takes."""
 
-LEAD = """Each row is a class, each column what its test images were taken for; the diagonal is what
-is right. Classes stand in groups, in the order of the learned hierarchy if there is one: colour
-inside a square is confusion within a group, colour outside is between groups."""
+LEAD = """Each row is a class, each column what its test images were taken for. Green is right; blue
+to red are mistakes, the redder the more frequent. Click a name to mark its class everywhere."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:
@@ -43,28 +49,36 @@ def _figure(run: Run, number: int, named: bool) -> Figure:
     starts = cell_starts(len(groups.order), len(shares))
     labels = _labels([run.classes[c] for c in groups.order], starts)
     bar = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "thickness": 10, "len": 0.5}
+    percent = shares.round().astype(np.uint8)
     chart = go.Figure()
     chart.add_heatmap(
         x=labels,
         y=labels,
-        z=shares.round().astype(np.uint8),
+        z=percent,
         zmin=0,
         zmax=100,
         colorscale=AMOUNTS,
         colorbar={**bar, "ticksuffix": " %"},
         hovertemplate="%{y}<br>taken for %{x}: %{z} %<extra></extra>",
     )
+    chart.add_trace(_diagonal(labels, percent))
     at = [labels[i] for i in np.searchsorted(starts, range(len(groups.order)), side="right") - 1]
     right = [
         f"<b>{plain(run.classes[c])}</b>: {run.class_accuracy[c]:.0f} % right" for c in groups.order
     ]
     unseen = {"marker": {"size": 6, "opacity": 0}, "hovertemplate": "%{text}<extra></extra>"}
     chart.add_trace(class_points(run, groups.order, x=at, y=at, text=right, **unseen))
-    usual = {"showgrid": False, "constrain": "domain", "automargin": True}
-    chart.update_xaxes(title_text="taken for", **usual, **_ticks(groups, len(shares)))
-    chart.update_yaxes(title={"text": "true class", "standoff": 8}, scaleanchor="x", **usual)
-    chart.update_yaxes(autorange="reversed", **_ticks(groups, len(shares)))
-    chart.update_layout(height=SIZE, margin_t=70)
+    side, room = _side(len(groups.order)), _room(run)
+    ticks = {**_ticks(run, groups, len(shares)), "showgrid": False, "constrain": "domain"}
+    chart.update_xaxes(**ticks, title={"text": "taken for", "standoff": 8})
+    chart.update_xaxes(tickangle=90 if room else None)
+    chart.update_yaxes(**ticks, title={"text": "true class", "standoff": 8})
+    ends = [-0.5, len(shares) - 0.5]
+    chart.update_xaxes(range=ends)
+    chart.update_yaxes(scaleanchor="x", range=ends[::-1])
+    margin = {"t": 60, "r": 20, "l": room + 36, "b": room + 36}
+    chart.update_layout(height=side + margin["t"] + margin["b"], margin=margin)
+    chart.update_layout(meta={"least_width": (side if room else SIZE) + margin["l"] + 20})
     if len(groups.names) > 1:
         edges = (np.array(groups.starts) * len(shares) / len(groups.order) - 0.5).tolist()
         square = {"type": "rect", "line": {"color": LINE, "width": 1.5}}
@@ -74,9 +88,35 @@ def _figure(run: Run, number: int, named: bool) -> Figure:
     return Figure(f"confusion-{number}", chart, note, run.name if named else "")
 
 
+def _diagonal(labels: list[str], percent: np.ndarray) -> go.Heatmap:
+    """What is right, in colours of its own over those of mistakes."""
+    z = np.diag(percent.diagonal() + np.uint8(100))
+    scale = [[0.0, "rgba(0,0,0,0)"], [0.49, "rgba(0,0,0,0)"]]
+    scale += [[0.5 + at / 2, colour] for at, colour in RIGHT]
+    look = {"colorscale": scale, "showscale": False, "hoverinfo": "skip"}
+    return go.Heatmap(x=labels, y=labels, z=z, zmin=0, zmax=200, **look)
+
+
+def _side(classes: int) -> int:
+    """Pixels of the matrix: as many as the names of its classes need."""
+    if classes > NAMED:
+        return SIZE + 140
+    return round(classes * min(max(CELLS_WIDE / classes, SMALLEST), LARGEST))
+
+
+def _room(run: Run) -> int:
+    """Pixels that the names of classes take on an axis; 0 where groups have names instead."""
+    longest = max(min(len(name), LONGEST) for name in run.classes)
+    return round(5.6 * longest + 8) if len(run.classes) <= NAMED else 0
+
+
 def _note(groups: Grouping, cells: int) -> str:
     kind = "groups that were learned" if groups.learned else "groups that the data knows"
-    squares = f" Squares: {kind}." if len(groups.names) > 1 else ""
+    squares = (
+        f" Squares: {kind}; mistakes inside them stay within a group."
+        if len(groups.names) > 1
+        else ""
+    )
     classes = len(groups.order)
     joined = f" A cell stands for several of the {classes} classes." if cells < classes else ""
     return f"Per cent of the images of a row; small shares are emphasised.{squares}{joined}"
@@ -94,11 +134,13 @@ def _labels(names: Sequence[str], starts: np.ndarray) -> list[str]:
     )
 
 
-def _ticks(groups: Grouping, cells: int) -> dict[str, Any]:
+def _ticks(run: Run, groups: Grouping, cells: int) -> dict[str, Any]:
     """Names of the classes if there is room, else of the groups, in their middle."""
     usual = {"type": "category", "tickfont": {"size": 10}}
-    if len(groups.order) <= NAMED:
-        return {**usual, "tickmode": "linear", "dtick": 1}
+    if (count := len(groups.order)) <= NAMED:
+        names = [to_class(run, c, LONGEST) for c in groups.order]
+        usual["tickfont"] = {"size": 10 if count <= 85 else 8.5}
+        return {**usual, "tickmode": "array", "tickvals": list(range(count)), "ticktext": names}
     edges = np.array(groups.starts) * cells / len(groups.order)
     middles = ((edges[:-1] + edges[1:]) / 2 - 0.5).tolist()
     kept: list[int] = []

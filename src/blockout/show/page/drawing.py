@@ -72,6 +72,15 @@ def shows_classes(run: Run) -> dict[str, Any]:
     return {"classes": list_of_classes(run.classes), "run": run.name}
 
 
+def to_class(run: Run, number: int, most: int = 80) -> str:
+    """A class's name on an axis, to be clicked.
+
+    Plotly keeps a style but no link within the page, so a style says which class it is.
+    """
+    name = plain(run.classes[number], most)
+    return f'<a style="--class:{list_of_classes(run.classes)}-{number}">{name}</a>'
+
+
 def class_points(run: Run, order: Sequence[int], **look: Any) -> go.Scatter:
     """A point per class, in this order, that can be searched for; pointing at it shows its name."""
     usual = {

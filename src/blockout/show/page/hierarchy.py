@@ -11,7 +11,7 @@ from blockout.runs import Run
 from blockout.show.colours import LINE, cluster_colour
 from blockout.show.groups import Tree, learned_groups, tree_of
 from blockout.show.nodes import strongest_clusters
-from blockout.show.page.drawing import class_points, plain
+from blockout.show.page.drawing import class_points, to_class
 from blockout.show.page.pictures import class_strips
 from blockout.show.page.section import Figure, Section, in_detail, part, some_names
 from blockout.show.selection import with_branches
@@ -24,16 +24,16 @@ TWIGS = 120
 ROW = 15
 LISTED = 25
 """Groups that are listed at once; the smaller ones open on demand."""
-OPEN = 60
+OPEN = 30
 """Up to so many classes, the groups stand open."""
 BETWEEN = 0.012
 """Distance of two classes in one row of the tree."""
 
-LEAD = """Classes that use similar branches of the network form groups: the hierarchy that training
-found. It is cut into as many groups as the data knows, or if the data knows none into as many as
-fit best. A group may join several branches. Point at a class, tap it or reach it with the Tab key
-to see some of its test images. In the tree, classes that join further left are more alike in their
-branches."""
+LEAD = """Classes that use the same branches of the network form groups: the hierarchy that training
+found. Point at a class, tap it or reach it with the Tab key to see some of its test images."""
+ABOUT_TREE = """ It is cut into as many groups as the data knows, or if the data knows none into as
+many as fit best; a group may join several branches. In the tree, classes that join further left are
+more alike in their branches."""
 NOTE = """Cells: the chance that the class belongs to the branch of that column, fuller for
 surer. Lines have the colour of the strongest branch of the classes that they join; grey lines
 join groups."""
@@ -46,8 +46,16 @@ def section(runs: Sequence[Run]) -> Section | None:
         return None
     several = len(shown) > 1
     body = Markup().join(_groups(run, MOST_BYTES // len(shown), several) for run in shown)
-    figures = tuple(_figure(run, i, several) for i, run in enumerate(shown))
-    return Section("hierarchy", "The hierarchy of the classes", LEAD + left_out, body, figures)
+    figures = tuple(_figure(run, i, several) for i, run in enumerate(shown) if _has_tree(run))
+    lead = LEAD + (ABOUT_TREE if figures else "") + left_out
+    return Section("hierarchy", "The hierarchy of the classes", lead, body, figures)
+
+
+def _has_tree(run: Run) -> bool:
+    """Whether a tree says more than the groups: not where each class is in one branch, or none."""
+    p = run.class_memberships
+    assert p is not None
+    return bool(((p > 0) & (p < 1)).any() or (p.sum(1) > 1).any())
 
 
 # --- groups as a list -----------------------------------------------------------------------------
@@ -57,7 +65,8 @@ def _groups(run: Run, most_bytes: int, named: bool) -> Markup:
     structure = run.structure
     assert structure is not None
     strips = class_strips(run.thumbnails, most_bytes)
-    lost, opened = structure.class_set.without_cluster, len(run.classes) <= OPEN
+    lost = structure.class_set.without_cluster
+    opened = len(run.classes) <= (OPEN if _has_tree(run) else TWIGS)
     lines = []
     for group in structure.class_groups:
         colours = [cluster_colour(c) for c in group.clusters_of_all or group.clusters_of_some]
@@ -103,7 +112,7 @@ def _figure(run: Run, number: int, named: bool) -> Figure:
     assert p is not None
     tree = tree_of(p)
     twigs = _twigs(tree)
-    labels = [some_names([plain(run.classes[c], 24) for c in twig], 2) for twig in twigs]
+    labels = [some_names([to_class(run, c, 24) for c in twig], 2) for twig in twigs]
     means = np.stack([p[twig].mean(0) for twig in twigs])
     count, clusters = means.shape
     share = min(0.04 * clusters, 0.35)

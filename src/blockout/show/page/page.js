@@ -233,6 +233,17 @@
     .filter((button) => nameIn(button) === said.classes.names[index]);
   const nameIn = (button) => button.querySelector("bdi").textContent;
 
+  /** The class whose name on an axis is at this place; -1 without. Plotly's drawings hear no mouse. */
+  function onAxis(event) {
+    const plot = event.target.closest(".plot"), { clientX: x, clientY: y } = event;
+    const name = plot && [...plot.querySelectorAll("svg a")].find((a) => {
+      const { left, right, top, bottom } = a.getBoundingClientRect();
+      return left <= x && x <= right && top <= y && y <= bottom;
+    });
+    const [list, index] = name ? name.style.getPropertyValue("--class").trim().split("-") : [];
+    return Number(list) === said.classes.list ? Number(index) : -1;
+  }
+
   function markAll() {
     document.querySelectorAll("main .marked").forEach((button) => button.classList.remove("marked"));
     if (chosen !== null) named(chosen).forEach((button) => button.classList.add("marked"));
@@ -267,6 +278,10 @@
 
   function nearest(run) {
     const { classes, alike, more } = run.near[chosen];
+    if (alike.length && alike.every((value) => value > 0.9999)) {
+      const same = classes.map((index) => classButton(index));
+      return line("In the same branches: ", ...same, more > 0 ? ` and ${more} more` : "");
+    }
     const near = classes.map((index, i) => classButton(index, alike[i].toFixed(2)));
     const rest = more > 0 ? ` and ${more} more as near as the last` : "";
     return line("Nearest by branches: ", ...(near.length ? near : ["none"]), rest);
@@ -286,6 +301,51 @@
     return parts;
   }
 
+  // --- from figure to figure ----------------------------------------------------------------------
+
+  let visited = -1; // place in `placesOf` of what was shown last
+
+  /** Where the chosen class can be seen, from the top: in figures, and as a name in the text. */
+  function placesOf(index) {
+    const list = `"classes":${said.classes.list}`;
+    const shown = plots.filter((plot) => plot.closest("figure").querySelector("script").textContent.includes(list));
+    return [...document.querySelectorAll("main section")].flatMap((section) => {
+      const part = shown.find((plot) => section.contains(plot)) || named(index).find((b) => section.contains(b));
+      return part && section.id !== "summary" ? [{ part, title: section.querySelector("h2").textContent }] : [];
+    });
+  }
+
+  /** Brings a place into view: of a figure, the mark in it. */
+  async function goTo(place) {
+    const { part } = placesOf(chosen)[place];
+    visited = place;
+    for (let around = part.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+    if (part.matches(".plot")) {
+      part.scrollIntoView({ block: "nearest", behavior: "instant" });
+      await draw(part);
+      await mark(part);
+    }
+    const target = part.querySelector(".annotation[data-index]:last-of-type") || part;
+    target.scrollIntoView({ block: "center", inline: "center" });
+    found.querySelectorAll(".place").forEach((button, i) => button.setAttribute("aria-pressed", String(i === place)));
+  }
+
+  function goToNext() {
+    const count = placesOf(chosen).length;
+    if (count) goTo((visited + 1) % count);
+  }
+
+  /** A button for each place; Enter in the search goes from one to the next. */
+  function places() {
+    const buttons = placesOf(chosen).map(({ title }, i) => {
+      const button = element("button", title, "class place");
+      button.type = "button";
+      button.addEventListener("click", () => goTo(i));
+      return button;
+    });
+    return buttons.length ? [line("See it in: ", ...buttons)] : [];
+  }
+
   function closing() {
     const close = element("button", "×", "close");
     close.type = "button";
@@ -302,6 +362,7 @@
       copy.loading = "eager";
       found.append(copy);
     }
+    found.append(...places());
     for (const run of said.classes.runs) {
       if (said.classes.runs.length > 1) found.append(element("h3", run.name));
       found.append(...facts(run));
@@ -311,6 +372,7 @@
 
   function choose(index) {
     chosen = index;
+    visited = -1;
     if (index === null) {
       found.hidden = true;
     } else {
@@ -356,9 +418,12 @@
     }));
     document.querySelector("main").addEventListener("click", (event) => {
       const button = event.target.closest("[data-class]");
-      const index = button ? said.classes.names.indexOf(nameIn(button)) : -1;
+      const index = button ? said.classes.names.indexOf(nameIn(button)) : onAxis(event);
       if (index >= 0) choose(index);
     });
+    plots.forEach((plot) => plot.addEventListener("mousemove", (event) => {
+      plot.classList.toggle("on-name", !event.target.closest(".nsewdrag") && onAxis(event) >= 0);
+    }));
     query.addEventListener("input", () => {
       const index = said.classes.names.indexOf(query.value);
       if (index >= 0) choose(index);
@@ -368,7 +433,8 @@
       event.preventDefault();
       const index = bestMatch(query.value);
       if (index !== null) {
-        choose(index);
+        if (index !== chosen) choose(index);
+        goToNext();
       } else if (query.value.trim()) {
         chosen = null;
         found.replaceChildren(closing(), element("p", `There is no class ${query.value}`));

@@ -23,6 +23,7 @@ from blockout.runs import Run
 from blockout.runs.folder import write_atomically
 from blockout.show.colours import PALETTE
 from blockout.show.page import (
+    accuracy,
     classes,
     compaction,
     comparison,
@@ -41,10 +42,11 @@ from blockout.show.page.search import class_facts
 from blockout.show.page.section import TEMPLATES
 
 SECTIONS = (
-    *(summary, convergence, distributions, nodes, classes, hierarchy, flow),
-    *(confusion, masks, mistakes, taxonomy, compaction, comparison),
+    *(summary, comparison, mistakes, accuracy, confusion, taxonomy),
+    *(hierarchy, flow, compaction, convergence, classes, nodes, distributions, masks),
 )
-"""In the order of the page; each has ``section(runs)``."""
+"""In the order of the page, each with ``section(runs)``: what everybody asks first, then what was
+learned, then how."""
 RENEWAL = 30
 """Seconds after which an open page of a run that still trains reloads itself."""
 

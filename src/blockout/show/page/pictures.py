@@ -5,11 +5,14 @@ import io
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float32, UInt8
 from PIL import Image
 
 SMALLER = ((4, 48, 80), (4, 32, 75), (3, 32, 65), (2, 28, 55), (1, 28, 55), (1, 20, 40))
 """Images a class, pixels a side, quality: tried in turn until all fit."""
+
+VEIL, DARKEST = 24, 0.7
+"""Pixels a side of a veil, which the browser smooths, and how dark it is where nothing speaks."""
 
 
 def as_jpeg(image: Image.Image, quality: int = 80) -> str:
@@ -28,6 +31,16 @@ def picture(pixels: UInt8[np.ndarray, "height width 3"], largest: int) -> str:
     image = Image.fromarray(pixels)
     image.thumbnail((largest, largest), Image.Resampling.LANCZOS)
     return as_jpeg(image)
+
+
+def veil(found: Float32[np.ndarray, "grid_h grid_w"]) -> str:
+    """A picture to lay over another: dark, and clear where the map is high, as a data URI."""
+    grey = Image.fromarray((255 * (1 - found)).round().astype(np.uint8))
+    smooth = grey.resize((VEIL, VEIL), Image.Resampling.BICUBIC).point(lambda v: int(DARKEST * v))
+    dark = Image.merge("LA", (Image.new("L", smooth.size), smooth))
+    file = io.BytesIO()
+    dark.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def class_strips(

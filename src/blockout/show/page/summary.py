@@ -1,26 +1,42 @@
-"""The summary at the top of the page: what was trained, how well it does, what came out."""
+"""The summary at the top of the page: how well it does, bad news first, and what to do next."""
 
 import re
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from blockout.data import DataConfig
-from blockout.runs import Run, TrainConfig
+from blockout.runs import Run
 from blockout.runs import folder as files
+from blockout.runs.documents import Result
 from blockout.show.methods import METHODS, variant
+from blockout.show.mistakes import WEAK, weakest_classes
 from blockout.show.page.drawing import layer_called
+from blockout.show.page.repeating import command, made_with
 from blockout.show.page.section import Section, bdi, html, part
+from blockout.show.verdict import bad_news, margin
 from blockout.structure import Structure
 from blockout.training.compaction import USUAL
 
-LEAD = """Blockout trains a network whose nodes can belong to several branches, and learns for each
-node the chance P that it belongs to each branch. Two nodes are connected if they share a branch, so
-the network finds its own hierarchy while it trains. A branch is what the paper, the documentation
-and the commands call a cluster."""
-LEAD_WITHOUT = "An image classifier, trained without Blockout, to compare others with."
+LEAD = """An image classifier: how good it is, what it gets wrong, and how its network has divided
+itself into branches. The further down, the more it is about how Blockout works."""
+LEAD_WITHOUT = """An image classifier, trained without Blockout: how good it is, and what it gets
+wrong."""
+WORDS = (
+    ("Blockout", """trains a network that divides itself into branches: parts that specialise in
+some of the classes. Two nodes are connected only if they share a branch."""),
+    ("branch", "what the paper, the documentation and the commands call a cluster."),
+    ("node", "one of the numbers that a layer computes. Every class is a node too, the last one."),
+    ("P", """the chance that a node belongs to a branch; training learns it. 0 is never, 1 is
+always."""),
+    ("trunk, head", """the trunk turns an image into features; the head turns features into a class.
+Branches are in the head."""),
+    ("test images", "images that training never saw; all results are about them."),
+    ("hold-out", """training images set aside to choose by: the best moment of training, and
+thresholds."""),
+    ("epoch", "one pass over all training images."),
+)  # fmt: skip
 GUIDED = " Training was guided: towards few branches per node, with {alike} in the same ones."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
 DRAWN = "Blockout, which draws new branches in every step"
@@ -29,30 +45,81 @@ ONE_BRANCH = """each node has the same P for all {} branches, so they are one an
 of P only says how much a node counts."""
 SOFT = " Branches that start alike and are never drawn (soft) have nothing to tell them apart."
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
+BRANCH_WORDS = ("Blockout", "branch", "node", "P", "trunk, head")
+FLAGS = re.compile(
+    r"(?<![\w-])(--[a-z][a-z0-9-]*(?: (?:[\d.]*\d|baseline|efficientnet-lite0))?|\w+\.safetensors)"
+)
+"""As they stand in warnings, with the values that those propose."""
+FASTER = 1.1
+"""Below so many times as fast, nothing is gained."""
+WEAKEST = 6
+"""Classes that are named as weak."""
 BY_CHANCE = 0.05
 """An agreement with a larger p-value says nothing."""
 HEADS = (
     *("run", "data", "method", "nodes", "clusters", "length", "seed"),
     *("test accuracy", "connections left"),
 )
-NOT_REPEATED = ("run", "restart", "cache", "workers")
 
 
 def section(runs: Sequence[Run]) -> Section:
     """The story of one run; for several, a table and the story of each to unfold."""
-    lead = LEAD if any(run.method == "blockout" for run in runs) else LEAD_WITHOUT
+    branched = any(run.method == "blockout" for run in runs)
+    lead = LEAD if branched else LEAD_WITHOUT
     if len(runs) == 1:
-        return Section("summary", "In short", lead, _story(runs[0]))
-    table = part("table", "The runs", HEADS, [_row(run) for run in runs])
-    body = part("stories", table, [(run.name, _story(run)) for run in runs])
-    return Section("summary", "In short", lead, body)
+        body = _story(runs[0])
+    else:
+        table = part("table", "The runs", HEADS, [_row(run) for run in runs])
+        body = part("stories", table, [(run.name, _story(run)) for run in runs])
+    used = [row for row in WORDS if branched or row[0] not in BRANCH_WORDS]
+    return Section("summary", "In short", lead, body + part("words", used))
 
 
 def _story(run: Run) -> Markup:
-    sentences = (_trained, _accuracy, _structure, _agreement, _compact, _missing)
-    warnings = [entry.warning for entry in run.warnings]
+    sentences = (_accuracy, _trained, _structure, _agreement, _compact, _missing)
     told = [sentence(run) for sentence in sentences]
-    return part("story", _tiles(run), told, warnings, command(run), _made_with(run))
+    news = [_with_flags(text) for text in bad_news(run)]
+    return part(
+        *("story", _tiles(run), news, _weakest(run), told),
+        *(_next_steps(run), command(run), made_with(run)),
+    )
+
+
+def _with_flags(text: str) -> Markup:
+    """Plain text with its flags and file names as code.
+
+    >>> print(_with_flags("use --epochs <5>, see best.safetensors"))
+    use <code>--epochs</code> &lt;5&gt;, see <code>best.safetensors</code>
+    """
+    return Markup(FLAGS.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def _weakest(run: Run) -> tuple[str, list[tuple[object, ...]]]:
+    """What to call them; for each its number, name, accuracy, images, and what it is taken for."""
+    weak = weakest_classes(run, WEAKEST, WEAK) or weakest_classes(run, 3)
+    title = "It is more often wrong than right about"
+    if weak and weak[0].accuracy >= WEAK:
+        title = "Its weakest classes"
+    rows = []
+    for one in weak:
+        other = "" if one.taken_for is None else run.classes[one.taken_for]
+        rows.append((one.number, run.classes[one.number], f"{one.accuracy:.0f}", one.count, other))
+    return title, rows
+
+
+def _next_steps(run: Run) -> list[tuple[str, str]]:
+    """What to do with it, and the command."""
+    if not run.finished or run.description is None:
+        return []
+    folder = shlex.quote(str(run.folder))
+    steps = [("Try it on your own images", f"blockout predict {folder} IMAGE")]
+    steps.append(("Score it on other labelled images", f"blockout evaluate {folder} --data FOLDER"))
+    if run.learned:
+        steps.append(("Make it smaller and faster", f"blockout compact {folder}"))
+    steps.append(
+        ("Take it to another program or device", f"blockout export {folder} --format onnx")
+    )
+    return steps
 
 
 def _tiles(run: Run) -> list[tuple[str, str]]:
@@ -67,7 +134,8 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
         tiles.append((_per_cent(run.structure.total.left), "of the connections left"))
         if small := _measured(run):
             times = small.dense_milliseconds / small.compact_milliseconds
-            tiles.append((f"{times:.1f} ×", "as fast above the trunk, once compact"))
+            if times >= FASTER:
+                tiles.append((f"{times:.1f} ×", "as fast above the trunk, once compact"))
     return tiles
 
 
@@ -94,7 +162,9 @@ def _trained(run: Run) -> Markup:
     classes = f", {len(run.classes)} classes" if run.classes else ""
     fixed = run.method == "blockout" and not run.learned
     method = DRAWN if fixed else METHODS[run.method].in_words
-    text = html("<b>Trained</b> on {}{}, with {}", bdi(run.data_name), classes, method)
+    counts = None if run.result is None else run.result.images
+    images = "" if counts is None else f", {counts.train:,} training images"
+    text = html("<b>Trained</b> on {}{}{}, with {}", bdi(run.data_name), classes, images, method)
     if run.method != "baseline":
         text += f": two layers of {run.config.model.nodes:,} nodes"
     if run.method == "blockout":
@@ -125,16 +195,32 @@ def _planned(run: Run) -> str:
 def _accuracy(run: Run) -> Markup:
     if run.result is not None:
         test, classes = run.result.test, len(run.classes)
-        guessing = f" (guessing: {100 / classes:.2g} %)" if classes else ""
         top = f"; {test.top5:.2f} % are among its first five guesses" if classes > 5 else ""
-        correct = f"{test.accuracy:.2f} % of the test images are correct"
-        return html("<b>Accuracy</b>: {}{}{}.", correct, guessing, top)
+        count = 0 if run.predictions is None else len(run.predictions.labels)
+        of = f" {count:,}" if count else ""
+        sure = f" (give or take {margin(test.accuracy, count):.1f} points)" if count else ""
+        correct = f"{test.accuracy:.2f} % of the{of} test images are correct{sure}"
+        return html("<b>Accuracy</b>: {}{}. {}", correct, top, _beside(run.result, classes))
     if not run.epochs:
         return Markup("No epoch is finished yet, so there is no accuracy to show.")
     last, test = run.epochs[-1], run.test_accuracy
     tested = "" if test is None else f" and {test:.1f} % of the test images"
     so_far = f"{last.train_accuracy:.1f} % of the training images{tested} are correct"
     return html("<b>Accuracy so far</b>, after epoch {}: {}.", last.epoch, so_far)
+
+
+def _beside(result: Result, classes: int) -> str:
+    """What the accuracy stands beside: a simpler method on the same features, and guessing."""
+    told = []
+    if result.linear is not None:
+        ahead = result.test.accuracy - result.linear.accuracy
+        than = f"{abs(ahead):.1f} points {'less' if ahead >= 0 else 'more'}"
+        told.append(
+            f"A linear classifier on the same features gets {result.linear.accuracy:.2f} % ({than})"
+        )
+    if classes:
+        told.append(f"{'guessing' if told else 'Guessing'} gets {100 / classes:.2g} %")
+    return f"{', '.join(told)}." if told else ""
 
 
 def _structure(run: Run) -> Markup:
@@ -154,17 +240,26 @@ def _structure(run: Run) -> Markup:
         soft = "" if run.config.model.hard else SOFT
         return html("<b>Structure</b>: {}{} {}", told, soft, left)
     groups, known = found.class_groups, len(set(found.taxonomy or ()))
-    mean = sum(found.class_set.cluster_sizes) / len(found.classes)
     count = f"{len(groups)} group{'s' if len(groups) > 1 else ''}"
     chosen = " (as many as the known groups of the data)" if len(groups) == known else ""
     largest = Markup("; ").join(_names(found, group.members) for group in groups[:GROUPS_SHOWN])
     more = f" and {len(groups) - GROUPS_SHOWN} more" if len(groups) > GROUPS_SHOWN else ""
-    average = f"{mean:.1f} of the {found.class_set.clusters} branches on average"
     return html(
-        "<b>Structure</b>: by the branches they use, the classes fall into {}{}: {}{}. A class is "
-        "in {} (P of at least {:g}). {}",
-        *(count, chosen, largest, more, average, found.threshold, left),
+        "<b>Structure</b>: by the branches they use, the classes fall into {}{}: {}{}. {}. {}",
+        *(count, chosen, largest, more, _branches_of_classes(found), left),
     )
+
+
+def _branches_of_classes(found: Structure) -> str:
+    """How many branches classes have; an average only where it says something."""
+    counts = [len(code) for code in found.class_set.codes]
+    of, least = (
+        f"of the {found.class_set.clusters} branches",
+        f"(P of at least {found.threshold:g})",
+    )
+    if min(counts) == max(counts):
+        return f"Every class is in {counts[0] or 'none'} {of} {least}"
+    return f"A class is in {sum(counts) / len(counts):.1f} {of} on average {least}"
 
 
 def _names(structure: Structure, members: Sequence[int]) -> Markup:
@@ -261,65 +356,3 @@ def _per_cent(share: float) -> str:
     ('22 %', '0.42 %')
     """
     return f"{100 * share:.0f} %" if share >= 0.01 or not share else f"{100 * share:.2g} %"
-
-
-# --- how to train it again ------------------------------------------------------------------------
-
-
-def command(run: Run) -> str:
-    """As it was typed, or from the config if it was trained from Python or with a config file.
-
-    Leaves out the folder, which is taken.
-    """
-    words = _words(run.environment.command)
-    if words[1:2] == ["train"] and not any(word.startswith("--config") for word in words):
-        return shlex.join(["blockout", *_without_folder(words[1:])])
-    flags = []
-    for name, value in _chosen(run).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        flags += [f"--{name.replace('_', '-')}", text]
-    return shlex.join(["blockout", "train", *flags])
-
-
-def _chosen(run: Run) -> dict[str, object]:
-    """Settings that differ from what training on the same images uses by default."""
-    config = run.config
-    by_default = TrainConfig(DataConfig(config.data.data)).resolved(
-        image_size=config.data.image_size,
-        steps=None if run.result is None else run.result.steps,
-        stream=config.data.stream,
-    )
-    defaults = by_default.flat() | {"data": TrainConfig().data.data}
-    return {
-        name: value
-        for name, value in config.flat().items()
-        if name not in NOT_REPEATED and value is not None and value != defaults[name]
-    }
-
-
-def _words(command: str) -> list[str]:
-    """As a shell splits it; at its spaces if quotes do not close."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()
-
-
-def _without_folder(words: Sequence[str]) -> list[str]:
-    """
-    >>> _without_folder(["train", "--run", "a", "--seed", "1", "--restart", "--run=b"])
-    ['train', '--seed', '1']
-    """
-    left_out = [i for i, word in enumerate(words) if re.match(r"--(run|restart)(=|$)", word)]
-    left_out += [i + 1 for i in left_out if words[i] == "--run"]
-    return [word for i, word in enumerate(words) if i not in left_out]
-
-
-def _made_with(run: Run) -> list[str]:
-    made, machine = run.environment, run.environment.machine
-    names = [name for name in ("blockout", "torch", "python") if name in made.versions]
-    told = [f"{name} {made.versions[name]}" for name in names]
-    told.append(f"commit {made.commit}" if made.commit else "")
-    told.append(machine.accelerator or machine.processor)
-    told.append(f"{machine.cores} cores" if machine.cores else "")
-    return [text for text in told if text]

@@ -1,0 +1,76 @@
+"""What a reader should know before relying on a run: bad news in words, each with what to do."""
+
+import math
+
+from blockout.runs import Run
+from blockout.runs.documents import Result
+
+SURE = 4.0
+"""Standard errors; a difference of two splits that is smaller may be chance."""
+MUCH = 5.0
+"""Points by which a hold-out must be easier than the test before it is said."""
+LEARNED, BEHIND = 90.0, 15.0
+"""Per cent of the training images that are known by heart, and points that the test is behind."""
+
+
+def bad_news(run: Run) -> list[str]:
+    """The warnings of the run, what its numbers say against it, then notes on its data.
+
+    Each is a sentence in plain text. Empty where nothing stands out, and while a run trains except
+    for its warnings.
+    """
+    said = [entry.warning for entry in run.warnings]
+    if run.result is not None:
+        found = (_easy_holdout(run.result, said), _by_heart(run, run.result))
+        said += [text for text in found if text]
+        said += run.result.notes
+    return [text[:1].upper() + text[1:].rstrip(".") + "." for text in dict.fromkeys(said)]
+
+
+def margin(accuracy: float, count: int) -> float:
+    """Points by which an accuracy on so many images may be off (95 %), by Wilson's interval.
+
+    >>> round(margin(50.0, 100), 1), round(margin(100.0, 20), 1)
+    (9.6, 8.1)
+    """
+    p, n, z = accuracy / 100, max(count, 1), 1.96
+    return 100 * z / (1 + z**2 / n) * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+
+
+def _easy_holdout(result: Result, said: list[str]) -> str:
+    """That the hold-out is easier than the test, and so no good judge; empty if it is not."""
+    holdout, test, counts = result.holdout, result.test, result.images
+    if holdout is None or counts is None or not counts.holdout or not counts.test:
+        return ""
+    if any("hold-out" in text and "trust" in text for text in said):
+        return ""
+    ahead = holdout.accuracy - test.accuracy
+    error = math.hypot(_error(holdout.accuracy, counts.holdout), _error(test.accuracy, counts.test))
+    if ahead < max(MUCH, SURE * error):
+        return ""
+    return (
+        f"do not trust the hold-out: {holdout.accuracy:.0f} % of its images are right, but only "
+        f"{test.accuracy:.0f} % of the test images. Its images are probably too much like the "
+        "training images (taken together, or near-duplicates). Judge by the test images, and hold "
+        "out photographs from another occasion"
+    )
+
+
+def _error(accuracy: float, count: int) -> float:
+    """Standard error in points; never zero, as if one image more of each kind had been seen."""
+    p = (accuracy / 100 * count + 1) / (count + 2)
+    return 100 * math.sqrt(p * (1 - p) / (count + 2))
+
+
+def _by_heart(run: Run, result: Result) -> str:
+    """That training images are known much better than others; empty if they are not."""
+    if not run.epochs:
+        return ""
+    known, test = run.epochs[-1].train_accuracy, result.test.accuracy
+    if known < LEARNED or known - test < BEHIND:
+        return ""
+    return (
+        f"it knows its training images ({known:.0f} % right) much better than new ones "
+        f"({test:.0f} %): training longer will not help. More photographs that differ as much as "
+        "those it will meet (light, background, angle) will"
+    )
