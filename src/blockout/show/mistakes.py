@@ -44,7 +44,7 @@ def weakest_classes(run: Run, most: int, below: float = 100.0) -> list[Weakness]
 
     Of two that are equally weak, the one with more test images comes first.
     """
-    if run.class_accuracy is None or run.confusion is None:
+    if not run.classes or run.class_accuracy is None or run.confusion is None:
         return []
     counts, accuracy = run.confusion.sum(1), run.class_accuracy
     order = np.lexsort((-counts, np.nan_to_num(accuracy, nan=np.inf))).tolist()
