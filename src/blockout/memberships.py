@@ -155,31 +155,35 @@ class Memberships(nn.Module):
                 self.fixed.copy_(p)
 
     @torch.no_grad()
-    def settle(
-        self, assignments: Float[Tensor, "nodes clusters"], probability: float = 1.0
-    ) -> None:
-        """Sets P to exactly these zeros and ones. Draws are then certain, and P stops learning.
+    def put(self, p: Float[Tensor, "nodes clusters"]) -> None:
+        """Sets P; zeros and ones exactly.
 
-        With a ``probability`` below 1 it replaces the ones, and memberships go on being drawn. They
-        would go on learning too: settle them again after each optimiser step.
+        >>> m = Memberships(1, 3)
+        >>> m.put(torch.tensor([[0.0, 0.25, 1.0]]))
+        >>> m.probabilities.tolist()
+        [[0.0, 0.25, 1.0]]
+        """
+        if p.shape != (self.nodes, self.clusters):
+            raise ValueError(
+                f"P must have shape ({self.nodes}, {self.clusters}), got {tuple(p.shape)}"
+            )
+        if self.learned:
+            certain = torch.where(p > 0.5, SETTLED, -SETTLED).to(self.logits)
+            between = (p > 0) & (p < 1)
+            self.logits.copy_(torch.where(between, p.to(self.logits).logit(), certain))
+        else:
+            self.fixed.copy_(p)
+
+    @torch.no_grad()
+    def settle(self, assignments: Float[Tensor, "nodes clusters"]) -> None:
+        """Sets P to exactly these zeros and ones. Draws are then certain, and P stops learning.
 
         The logits remain parameters, with zero gradient where P is certain, so optimisers,
         checkpoints and distributed training continue as before.
         """
-        if not 0 < probability <= 1:
-            raise ValueError(f"probability must lie above 0 and up to 1, got {probability:g}")
-        if assignments.shape != (self.nodes, self.clusters):
-            raise ValueError(
-                f"assignments must have shape ({self.nodes}, {self.clusters}), "
-                f"got {tuple(assignments.shape)}"
-            )
         if ((assignments != 0) & (assignments != 1)).any():
             raise ValueError("assignments must be 0 or 1; threshold probabilities first")
-        if self.learned:
-            ones = math.log(probability / (1 - probability)) if probability < 1 else SETTLED
-            self.logits.copy_(torch.where(assignments > 0, ones, -SETTLED))
-        else:
-            self.fixed.copy_(assignments * probability)
+        self.put(assignments)
         self.forget()
 
     @torch.no_grad()

@@ -1,5 +1,5 @@
-"""Guided training, beyond the paper: few, meaningful memberships that settle before the end."""
+"""Guided training, beyond the paper: few, meaningful memberships."""
 
-from blockout.guidance.guide import Guidance, Guide
+from blockout.guidance.guide import Guidance, Guide, GuideWarning
 
-__all__ = ["Guidance", "Guide"]
+__all__ = ["Guidance", "Guide", "GuideWarning"]

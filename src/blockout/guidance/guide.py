@@ -1,98 +1,96 @@
-"""Guided training, beyond the paper: few, meaningful memberships that settle before the end.
+"""Guided training, beyond the paper: few, meaningful memberships in a network that keeps learning.
 
 The paper's loss alone leaves the network nearly dense and its groups of classes arbitrary. A
-``Guide`` adds three things on a schedule:
+``Guide`` waits, then narrows the network:
 
-- a **budget**: it shifts the logits so that a node belongs to a given number of clusters on
-  average, which falls from its initial value to a target;
-- **affinity**: it gives classes that the network confuses the same clusters;
-- **settling**: it sets memberships to zeros and ones and keeps the structure for the rest of the
-  training run, so that cutting the network apart afterwards changes nothing.
+1. **It waits** until it can rely on which classes the network confuses. Until then, every node
+   belongs to every cluster with one probability, ``draw_on``: 1 is a plain network, 0.5 draws as
+   the paper does at first.
+2. **It chooses codes**: classes that the network confuses get the same clusters, and each hidden
+   node those clusters that it serves already. Clusters are as large as what they serve.
+3. **It narrows**: P moves in a straight line to the codes. Then the structure is settled: what is
+   zero stays zero, so cutting the network apart afterwards changes nothing.
 
-All times are shares of the training run, so they mean the same for short and long runs.
+If it cannot rely on what it sees, it leaves the network whole and says so.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from blockout.guidance.class_codes import balanced, fitting_codes, similarity_of
+from blockout.guidance.class_codes import balanced, fitting_codes
+from blockout.guidance.likeness import Likeness
+from blockout.guidance.node_codes import codes_of_nodes
+from blockout.guidance.pace import Pace
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.masking import masked_weight
-from blockout.memberships import SETTLED, Estimator, Memberships
+from blockout.memberships import Memberships
 
-Shift = Literal["all", "cluster", "both"]
-MEMORY = 0.05
-"""Predictions per class are averaged over this share of the training run."""
-LOOK_AGAIN = 0.05
-"""The codes of classes are chosen again after this share of the training run."""
-FEW_STEPS = 500
-"""Shorter training runs learn later which classes are similar."""
-FARTHEST = 100.0
-"""The largest shift of logits; P is 0 or 1 there."""
+LOOKS = 40
+"""How often the guide looks at what it has seen, over the training run."""
+RELIABLE = 0.8
+"""From this reliability on, similarity of classes is believed (``Likeness.reliability``)."""
+TOLD_APART = 0.8
+"""The network must tell this share of the classes apart: before, all of them look alike."""
+CHOOSING = 0.5
+"""Codes may change in the first half of the narrowing."""
 
 
 @dataclass(frozen=True)
 class Guidance:
     """What a ``Guide`` aims for, and when; times are shares of the training run."""
 
-    budget: float = 1.15
+    budget: float = 2.0
     """Final mean number of clusters per hidden node; fewer make the network smaller."""
     class_budget: float = 1.5
     """Largest final mean number of clusters per class; each class has at least one."""
-    shift: Shift = "both"
-    """How logits are shifted to meet the budget: all logits of a set of nodes together (all), per
-    cluster, which makes clusters equal in size (cluster), or per node and per cluster in turn
-    (both)."""
     affinity: bool = True
-    """Gives similar classes the same clusters; if false, the loss alone decides."""
-    learn_from: float = 0.05
-    """When memberships start to learn; before that, features are mostly noise."""
-    budget_by: float = 0.3
-    """When the budget is reached; it falls linearly until then."""
-    settle_at: float = 0.35
-    """When memberships become zeros and ones; 1 means never."""
-    draw_on: float = 1.0
-    """The probability that replaces the ones of hidden nodes when they settle. Below 1, for example
-    0.5, they go on being drawn within their clusters, and that noise regularises."""
-    group_at: float | None = None
-    """Until when classes may change their clusters, while the network learns which are similar.
-    Default: 0.5, or 0.6 for training runs of fewer than 500 steps, which learn this later."""
-    estimator: Estimator = "two-sided"
-    """How memberships learn from the loss: eq9, as in the paper, or two-sided."""
+    """Gives similar classes the same clusters; if false, classes are divided evenly."""
+    narrow_from: float = 0.15
+    """When the network may start to narrow. It starts later if similarity of classes cannot be
+    relied on by then."""
+    narrow_until: float = 0.45
+    """When to stop waiting for reliable similarity; the network then stays whole."""
+    narrowing: float = 0.3
+    """How long memberships move to their codes."""
+    draw_on: float | None = None
+    """The probability of memberships: of all at first, and of those that hidden nodes keep. Below
+    1, for example 0.5, they are drawn to the end, and that noise regularises. Default: 1; 0.5 on a
+    frozen trunk."""
+    steady: bool | None = None
+    """Keeps scale and learning speed of masked weights those of a plain layer, however thin the
+    masks. Default: true; false on a frozen trunk, where layers that learn slowly overfit less."""
 
     def __post_init__(self) -> None:
-        times = (self.learn_from, self.budget_by, self.settle_at)
-        if not 0 <= self.learn_from < self.budget_by <= self.settle_at <= 1:
+        if not 0 <= self.narrow_from <= self.narrow_until <= 1:
             raise ValueError(
-                "learn_from, budget_by and settle_at must be shares of the training run, in this "
-                f"order and between 0 and 1, got {', '.join(f'{t:g}' for t in times)}"
+                "narrow_from and narrow_until must be shares of the training run, in this order "
+                f"and between 0 and 1, got {self.narrow_from:g} and {self.narrow_until:g}"
             )
-        if self.group_at is not None and not 0 <= self.group_at <= 1:
-            raise ValueError(f"group_at must lie between 0 and 1, got {self.group_at:g}")
-        if not 0 < self.draw_on <= 1:
+        if not 0 <= self.narrowing <= 1:
+            raise ValueError(f"narrowing must lie between 0 and 1, got {self.narrowing:g}")
+        if self.draw_on is not None and not 0 < self.draw_on <= 1:
             raise ValueError(f"draw_on must lie above 0 and up to 1, got {self.draw_on:g}")
         for name, value in (("budget", self.budget), ("class_budget", self.class_budget)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number of clusters, got {value:g}")
-        for name, value, known in (
-            ("shift", self.shift, get_args(Shift)),
-            ("estimator", self.estimator, get_args(Estimator)),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
-    def resolved(self, steps: int) -> "Guidance":
-        """With nothing left open, for a training run of so many steps."""
-        if self.group_at is not None:
-            return self
-        return replace(self, group_at=0.6 if steps < FEW_STEPS else 0.5)
+    def resolved(self, *, frozen: bool = False) -> "Guidance":
+        """With nothing left open, for layers on a trunk that is frozen or learns with them."""
+        draw_on = (0.5 if frozen else 1.0) if self.draw_on is None else self.draw_on
+        steady = not frozen if self.steady is None else self.steady
+        return replace(self, draw_on=draw_on, steady=steady)
+
+
+class GuideWarning(UserWarning):
+    """The guide could not do its work."""
 
 
 class Guide:
@@ -103,7 +101,7 @@ class Guide:
     >>> from blockout import BlockoutLinear, parameter_groups
     >>> net = nn.Sequential(BlockoutLinear(8, 16, clusters=2), nn.ReLU(), nn.Linear(16, 4))
     >>> net[2] = BlockoutLinear(16, 4, clusters=2, inputs=net[0].outputs)
-    >>> guide = Guide(net, steps=20)
+    >>> guide = Guide(net, steps=20, similarity=[0, 0, 1, 1])
     >>> optimizer = torch.optim.SGD(parameter_groups(net, lr=0.1))
     >>> for _ in range(20):
     ...     x, y = torch.randn(32, 8), torch.randint(4, (32,))
@@ -112,6 +110,8 @@ class Guide:
     ...     guide.step(y)
     >>> net[2].outputs.probabilities.unique().tolist()
     [0.0, 1.0]
+    >>> print(guide.summary())
+    narrowed from step 3 to step 9 of 20: 4 classes in 2 clusters of 2 to 2 classes, ...
 
     Args:
         model: has learned Blockout layers, which are changed in place.
@@ -124,8 +124,9 @@ class Guide:
             centred mean predictions per class, so classes are similar if the network confuses them
             with each other and with the same other classes.
 
-    With several processes (``torch.distributed``), means are taken over all of them. ``state_dict``
-    holds what a checkpoint needs.
+    The guide decides P alone; what gradients do to the logits is undone. With several processes
+    (``torch.distributed``), means are taken over all of them. ``state_dict`` holds what a
+    checkpoint needs.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Guide:
             raise ValueError(
                 f"steps must be at least 1, the length of the training run, got {steps}"
             )
-        self.guidance = (guidance or Guidance()).resolved(steps)
+        self.guidance = (guidance or Guidance()).resolved()
         self.steps, self.done = steps, 0
         self.layers = [m for m in model.modules() if isinstance(m, BlockoutLayer)]
         found = list(memberships_of(model).values())
@@ -149,19 +150,23 @@ class Guide:
         self.sets = [m for m in found if m.learned]
         if not self.sets:
             raise ValueError("the model has no learned memberships; there is nothing to guide")
-        for m in self.sets:
-            m.estimator = self.guidance.estimator
-        self.start = [m.logits.detach().clone() for m in self.sets]
-        self._predicted: Tensor | None = None
-        self.sums: Tensor | None = None
-        self.counts: Tensor | None = None
-        self.codes: Tensor | None = None
+        self.begun: int | None = None
+        self.whole = False
+        self.reliability = self.told_apart = 0.0
+        self.codes: dict[Memberships, Tensor] = {}
         self.similarity = None if similarity is None else _given(similarity, self.classes)
+        self.likeness: Likeness | None = None
+        self._predicted: Tensor | None = None
         self._hooks: list[RemovableHandle] = []
-        self._observes = self.similarity is None and self._has_affinity
-        if self._observes:
+        if self.similarity is None and self._has_affinity:
+            assert self.classes is not None
+            device = self.classes.logits.device
+            self.likeness = Likeness(self.classes.nodes, steps, device)
             says_classes = next(m for m in self.layers if m.outputs is self.classes)
             self._hooks.append(says_classes.register_forward_hook(self._observe))
+        else:
+            self.reliability = self.told_apart = 1.0
+        self.pace = Pace(self.layers) if self.guidance.steady else None
 
     @property
     def _has_affinity(self) -> bool:
@@ -170,79 +175,94 @@ class Guide:
     @property
     def settled(self) -> bool:
         """Whether all memberships are final."""
-        return self.settled_sets == len(self.sets)
+        return self.begun is not None and self.done >= self._end
 
     @property
-    def settled_sets(self) -> int:
-        """How many sets of nodes have their final memberships."""
-        return sum(self.done >= self._due(m) for m in self.sets)
-
-    def _due(self, m: Memberships) -> float:
-        """The step after which a set of nodes keeps its memberships."""
-        if self._is_led(m):
-            return max(self._grouping, self._settling)
-        return self._settling if self.guidance.settle_at < 1 else math.inf
-
-    @property
-    def _grouping(self) -> int:
-        """The step after which classes keep their clusters."""
-        assert self.guidance.group_at is not None
-        return self._at(self.guidance.group_at)
-
-    @property
-    def _settling(self) -> int:
-        """The step that settles; in the shortest training runs, the first step that learns."""
-        g = self.guidance
-        return max(self._at(g.settle_at), self._at(g.learn_from) + 1)
-
-    def _is_led(self, m: Memberships) -> bool:
-        """Whether similarity decides, and neither the loss nor the budget."""
-        return self._has_affinity and m is self.classes
+    def _end(self) -> int:
+        """The step that settles."""
+        assert self.begun is not None
+        return min(self.begun + max(round(self.guidance.narrowing * self.steps), 1), self.steps)
 
     def close(self) -> None:
-        """Stops reading predictions; call it if you stop before the structure has settled."""
-        for hook in self._hooks:
-            hook.remove()
+        """Stops reading predictions and scaling gradients; call it when training ends early."""
+        self._stop_reading()
+        if self.pace is not None:
+            self.pace.close()
 
     @torch.no_grad()
-    def step(self, labels: Int64[Tensor, "n"] | None = None) -> None:
-        """After an optimiser step: records predictions, moves the logits, settles when due."""
-        if self._observes and not self.settled:
+    def step(self, labels: Int64[Tensor, " n"] | None = None) -> None:
+        """After an optimiser step: records predictions, moves memberships."""
+        if self.pace is not None:
+            self.pace.after_optimiser()
+        if self._hooks:
             self._learn_from_predictions(labels)
+        if self.done == 0:
+            self._start()
+            if self.pace is not None:
+                self.pace.resume()
         self.done += 1
-        learning, fixing = self.done > self._at(self.guidance.learn_from), {}
-        for m, start in zip(self.sets, self.start, strict=True):
-            if self.done > self._due(m):
-                self._stay_settled(m)
-            elif not learning:
-                m.logits.copy_(start)
-            elif self._is_led(m):
-                fixing |= self._lead(m, start)
-            else:
-                self._meet_budget(m, start)
-                fixing |= {m: self._chosen(m)} if self.done == self._due(m) else {}
-        if (
-            fixing
-        ):  # all at once: rescaling one set after another can make weights arbitrarily large
-            settle(self.layers, fixing, {m: self._final_probability(m) for m in fixing})
+        if self._looks:
+            self._look()
+        for m in self.sets:
+            m.put(self._wanted(m))
+        if self.pace is not None:
+            self.pace.after_memberships()
         if self.settled:
+            self._stop_reading()
+        if self.done >= self.steps:
             self.close()
+
+    def summary(self) -> str:
+        """What the guide has done so far, and why, in one sentence."""
+        seen = (
+            f"it tells {self.told_apart:.0%} of the classes apart, {TOLD_APART:.0%} needed; "
+            f"reliability {self.reliability:.2f}, {RELIABLE:g} needed"
+        )
+        if self.begun is None:
+            return f"has waited for {self.done} of {self.steps} steps ({seen})"
+        if self.whole:
+            return (
+                f"left the network whole at step {self.begun} of {self.steps}: it could not rely "
+                f"on which classes are similar ({seen}); train longer or give known groups"
+            )
+        did = "narrowed" if self.settled else "narrows"
+        text = f"{did} from step {self.begun} to step {self._end} of {self.steps}"
+        if self.classes in self.codes:
+            sizes = self.codes[self.classes].sum(0)
+            used = sizes[sizes > 0]
+            text += (
+                f": {self.classes.nodes} classes in {len(used)} clusters of {int(used.min())} to "
+                f"{int(used.max())} classes"
+            )
+        return f"{text}, {self._left():.0%} of the connections left"
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training run needs."""
-        names = ("done", "sums", "counts", "codes", "similarity", "start")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "done": self.done,
+            "begun": self.begun,
+            "whole": self.whole,
+            "reliability": self.reliability,
+            "told_apart": self.told_apart,
+            "codes": [self.codes.get(m) for m in self.sets],
+            "likeness": None if self.likeness is None else self.likeness.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads the state of a ``Guide`` of the same model, onto this guide's device."""
-        device = self.start[0].device
-        self.done, self.start = state["done"], [t.to(device) for t in state["start"]]
-        self.sums, self.counts, self.codes, self.similarity = (
-            None if state[name] is None else state[name].to(device)
-            for name in ("sums", "counts", "codes", "similarity")
-        )
+        """Loads the state of a ``Guide`` of the same model, after the model's own state."""
+        self.done, self.begun, self.whole = state["done"], state["begun"], state["whole"]
+        self.reliability, self.told_apart = state["reliability"], state["told_apart"]
+        self.codes = {
+            m: code.to(m.logits.device)
+            for m, code in zip(self.sets, state["codes"], strict=True)
+            if code is not None
+        }
+        if self.likeness is not None:
+            self.likeness.load_state_dict(state["likeness"])
         if self.settled:
-            self.close()
+            self._stop_reading()
+        if self.pace is not None:
+            self.pace.resume()
 
     # --- which classes are similar --------------------------------------------------------------
 
@@ -258,7 +278,7 @@ class Guide:
             self._predicted = new if before is None else torch.cat([before, new])
 
     def _learn_from_predictions(self, labels: Tensor | None) -> None:
-        assert self.classes is not None
+        assert self.classes is not None and self.likeness is not None
         n = self.classes.nodes
         predicted = torch.empty(0, n) if self._predicted is None else self._predicted
         self._predicted = None
@@ -274,125 +294,82 @@ class Guide:
                 f"{int(labels.max())}; if the last Blockout layer does not give the classes, "
                 "use Guide(..., classes=None)"
             )
-        sums = predicted.new_zeros(n, n).index_add_(0, labels, predicted)
-        counts = torch.bincount(labels, minlength=n).to(sums)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(sums)
-            torch.distributed.all_reduce(counts)
-        keep = math.exp(-1 / max(MEMORY * self.steps, 1))
-        self.sums = sums if self.sums is None else self.sums.mul_(keep).add_(sums)
-        self.counts = counts if self.counts is None else self.counts.mul_(keep).add_(counts)
+        self.likeness.add(predicted, labels)
 
-    def _alike(self) -> Tensor:
-        if self.similarity is not None:
-            return self.similarity
-        assert self.sums is not None and self.counts is not None
-        return similarity_of(self.sums / self.counts.clamp_min(1e-12)[:, None])
+    def _stop_reading(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
-    def _lead(self, m: Memberships, start: Tensor) -> dict[Memberships, Tensor]:
-        """Moves P linearly to the best codes; after settling, jumps whenever the codes change.
+    # --- when, and to what ------------------------------------------------------------------------
 
-        Returns what to settle.
-        """
-        begin, old = self._at(self.guidance.learn_from), self.codes
-        looks = (self.done - begin) % max(self._at(LOOK_AGAIN), 1) == 0
-        if old is None or looks or self.done == self._due(m):
+    @property
+    def _looks(self) -> bool:
+        g = self.guidance
+        if self.done < round(g.narrow_from * self.steps) or self.whole:
+            return False
+        choosing = self.begun is None or self._share < CHOOSING
+        return choosing and self.done % max(self.steps // LOOKS, 1) == 0
+
+    def _look(self) -> None:
+        """Begins to narrow, or chooses codes again, or gives up waiting."""
+        if self.likeness is not None:
+            self.reliability = self.likeness.reliability()
+            self.told_apart = self.likeness.told_apart()
+        if self.reliability >= RELIABLE and self.told_apart >= TOLD_APART:
+            self._choose_codes()
+            self.begun = self.done if self.begun is None else self.begun
+        elif self.begun is None and self.done >= self.guidance.narrow_until * self.steps:
+            self.codes = {m: torch.ones_like(m.logits) for m in self.sets}
+            self.begun, self.whole = self.done, True
+            warnings.warn(f"the guide {self.summary()}", GuideWarning, stacklevel=4)
+
+    def _choose_codes(self) -> None:
+        known: dict[Memberships, Tensor] = {}
+        m = self.classes
+        if self._has_affinity and m is not None:
+            alike = self.likeness.table() if self.likeness is not None else self.similarity
+            assert alike is not None
             budget = max(self.guidance.class_budget, 1)
-            self.codes = fitting_codes(self._alike(), m.clusters, budget, near=old).to(m.logits)
-        assert self.codes is not None
-        share = (self.done - begin) / (self._settling - begin)
-        if share < 1:
-            first = start.sigmoid()
-            m.logits.copy_((first + share * (self.codes - first)).logit())
-        elif share == 1 or old is None or not torch.equal(old, self.codes):
-            return {m: self.codes}
-        else:
-            self._stay_settled(m)
-        return {}
+            near = self.codes.get(m)
+            known[m] = fitting_codes(alike, m.clusters, budget, near=near).to(m.logits)
+        chosen = codes_of_nodes(self.layers, known, self.guidance.budget)
+        self.codes = {m: chosen[m].to(m.logits) for m in self.sets}
 
-    def _final_probability(self, m: Memberships) -> float:
-        """What replaces the ones when a set of nodes settles."""
-        return 1.0 if m is self.classes else self.guidance.draw_on
+    def _start(self) -> None:
+        """Gives all memberships one probability, and keeps the weights of inference."""
+        expected = [layer.expected_weight() for layer in self.layers]
+        for m in self.sets:
+            m.put(self._wanted(m))
+        for layer, weight in zip(self.layers, expected, strict=True):
+            ones = torch.ones_like(weight)
+            mask = masked_weight(ones, layer.outputs.probabilities, layer.inputs.probabilities)
+            layer.weight.copy_(torch.where(mask > 0, weight / mask, layer.weight))
 
-    def _stay_settled(self, m: Memberships) -> None:
-        """Undoes what gradients, momentum or weight decay moved."""
-        probability = self._final_probability(m)
-        between = 0.0 if probability == 1 else -SETTLED / 2
-        m.settle((m.logits > between).to(m.logits), probability)
+    def _wanted(self, m: Memberships) -> Tensor:
+        """P of a set of nodes after this step."""
+        p = self.guidance.draw_on
+        assert p is not None
+        start = torch.full_like(m.logits, p)
+        if self.begun is None:
+            return start
+        kept = 1.0 if m is self.classes else p
+        return start + self._share * (self.codes[m] * kept - start)
 
-    # --- how many clusters ----------------------------------------------------------------------
+    @property
+    def _share(self) -> float:
+        """How far P has come on its way to the codes."""
+        assert self.begun is not None
+        return 1.0 if self.settled else (self.done - self.begun) / (self._end - self.begun)
 
-    def _meet_budget(self, m: Memberships, start: Tensor) -> None:
-        g, is_classes = self.guidance, m is self.classes
-        begin, reach = self._at(g.learn_from), self._at(g.budget_by)
-        share = min((self.done - begin) / max(reach - begin, 1), 1)
-        first = float(start.sigmoid().sum(1).mean())
-        goal = min(g.class_budget if is_classes else g.budget, first)
-        goal = max(goal, 1) if is_classes else goal
-        target = first + (goal - first) * share
-        if g.shift == "all":
-            shift_to(m.logits, target * m.nodes, dims=(0, 1))
-        if g.shift == "both":
-            shift_to(m.logits, target, dims=(1,))
-        if g.shift in ("cluster", "both"):
-            shift_to(m.logits, target * m.nodes / m.clusters, dims=(0,))
-        if is_classes:
-            poor = m.probabilities.sum(1) < 1
-            if poor.any():
-                rows = m.logits[poor]
-                shift_to(rows, 1, dims=(1,))
-                m.logits[poor] = rows
-
-    def _chosen(self, m: Memberships) -> Tensor:
-        """The most probable nodes of each cluster, as many as P has there; each class in one."""
-        p = m.probabilities
-        counts = p.sum(0).round().long()
-        rank = p.argsort(dim=0, descending=True, stable=True).argsort(dim=0)
-        chosen = (rank < counts).to(p)
-        if m is self.classes:
-            homeless = chosen.sum(1) == 0
-            chosen[homeless, p[homeless].argmax(1)] = 1
-        return chosen
-
-    def _at(self, share: float) -> int:
-        return round(share * self.steps)
-
-
-@torch.no_grad()
-def settle(
-    layers: Sequence[BlockoutLayer],
-    assignments: dict[Memberships, Tensor],
-    probabilities: dict[Memberships, float] | None = None,
-) -> None:
-    """Sets memberships to zeros and ones, or to zeros and a probability per set of nodes.
-
-    W~ is rescaled so that the weights of Eq. 5 stay the same wherever two nodes still share a
-    cluster.
-    """
-    expected = [layer.expected_weight() for layer in layers]
-    for memberships, c in assignments.items():
-        memberships.settle(c, (probabilities or {}).get(memberships, 1.0))
-    for layer, weight in zip(layers, expected, strict=True):
-        p_out, p_in = layer.outputs.probabilities, layer.inputs.probabilities
-        mask = masked_weight(torch.ones_like(weight), p_out, p_in)
-        layer.weight.copy_(torch.where(mask > 0, weight / mask.clamp_min(1e-12), layer.weight))
-
-
-def shift_to(logits: Tensor, total: float, dims: tuple[int, ...]) -> None:
-    """Adds one number along ``dims``, in place, so that the probabilities sum to ``total`` there.
-
-    >>> logits = torch.tensor([[-1., 0., 2.]])
-    >>> shift_to(logits, 1.5, dims=(1,))
-    >>> round(float(logits.sigmoid().sum()), 4)
-    1.5
-    """
-    low = torch.full_like(logits.sum(dims, keepdim=True), -FARTHEST)
-    high = -low
-    for _ in range(32):
-        middle = (low + high) / 2
-        too_many = (logits + middle).sigmoid().sum(dims, keepdim=True) > total
-        low, high = torch.where(too_many, low, middle), torch.where(too_many, middle, high)
-    logits.add_((low + high) / 2)
+    def _left(self) -> float:
+        """Share of the connections of all layers that the codes leave."""
+        left = total = 0
+        for layer in self.layers:
+            pair = [self.codes.get(m, m.probabilities) for m in (layer.outputs, layer.inputs)]
+            joined = (pair[0] > 0).float() @ (pair[1] > 0).float().T > 0
+            left, total = left + int(joined.sum()), total + joined.numel()
+        return left / total
 
 
 def _given(similarity: Tensor | Sequence[int], classes: Memberships | None) -> Tensor:

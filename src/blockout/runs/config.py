@@ -57,7 +57,7 @@ class OptimisationConfig:
     weights that inference uses."""
     paper: bool | None = None
     """The paper's rule: memberships learn from the loss by Eq. 9 alone. Otherwise they are guided:
-    towards few clusters, alike classes together, and a structure that is fixed early. Default:
+    towards few clusters per node, with similar classes together. Default:
     true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
     affinity_from: Literal["predictions", "groups"] = "predictions"
     """Which classes are alike: those that this training takes for each other, or of the same group
@@ -199,7 +199,7 @@ class TrainConfig:
         Args:
             image_size: of the images; it decides the trunk.
             images: how many there are to train on; they decide how long and how fast.
-            steps: of the whole training run; they decide how often it logs and groups classes.
+            steps: of the whole training run; they decide how often it logs.
             stream: whether images are decoded while training.
         """
         d, o, g = self.data, self.optimisation, self.guidance
@@ -216,7 +216,7 @@ class TrainConfig:
         )
         run = self.run
         if steps is not None:
-            g = g.resolved(steps)
+            g = g.resolved(frozen=bool(model.freeze_trunk))
             run = replace(run, log_every=run.log_every or max(min(50, steps // 40), 1))
         data = replace(d, image_size=image_size, stream=streamed)
         return replace(self, data=data, model=model, optimisation=rate, guidance=g, run=run)

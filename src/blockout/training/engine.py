@@ -94,7 +94,7 @@ class Step(NamedTuple):
     rate: float
     """Learning rate of the weights."""
     settles: bool
-    """Whether the guide fixed some memberships in this step."""
+    """Whether the guide fixed the memberships in this step."""
     told: tuple[float, ...]
     """What the processes told each other: see ``Engine.step``."""
 
@@ -315,9 +315,9 @@ class Engine:
             raise Diverged(what, self.done, rate) from error
 
     def _guide_memberships(self, guide: Guide, y: Tensor) -> bool:
-        before = guide.settled_sets
+        before = guide.settled
         guide.step(y)
-        if guide.settled_sets == before:
+        if guide.settled == before:
             return False
         if self.averaged is not None:  # averaging across the jump would give neither structure
             self.averaged.module.load_state_dict(self.module.state_dict())
@@ -342,7 +342,7 @@ def fit(
     >>> from blockout import BlockoutLinear
     >>> net = BlockoutLinear(8, 3, clusters=2)
     >>> batches = [(torch.randn(16, 8), torch.randint(3, (16,))) for _ in range(4)]
-    >>> losses = fit(net, batches, steps=10, lr=0.1, guide=Guidance(), seed=0)
+    >>> losses = fit(net, batches, steps=10, lr=0.1, guide=Guidance(affinity=False), seed=0)
     >>> len(losses)
     10
 

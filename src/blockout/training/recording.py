@@ -7,6 +7,7 @@ bit the run that was never stopped.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from blockout.data import ImageData, Split
+from blockout.guidance import GuideWarning
 from blockout.layers import memberships_of
 from blockout.models import ImageClassifier
 from blockout.models.config import is_pretrained
@@ -78,7 +80,8 @@ class Recording:
         self.narrator = Narrator(self.steps, done, self.batch_size, silent=not first)
         with self.narrator.bar, self.loggers.open() if self.loggers else nullcontext():
             self._introduce()
-            with self.pending.noted():
+            with self.pending.noted(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", GuideWarning)  # said in our own words
                 while self.engine.done < self.steps:
                     self._epoch(self.engine.done // self.epoch_steps)
             self._finish()
@@ -130,8 +133,7 @@ class Recording:
         tally.hits += step.hits
         tally.seen += step.examples
         if step.settles and engine.guide is not None:
-            what = "structure is" if engine.guide.settled else "hidden nodes are"
-            self.narrator.say(f"step {engine.done}: the {what} settled")
+            self.narrator.say(f"step {engine.done}: the guide {engine.guide.summary()}")
         return step
 
     def _wishes(self) -> list[float]:
