@@ -37,7 +37,8 @@ def test_a_resolved_config_has_every_value_that_training_uses():
         "batch_size": 256,
         "lr": 0.4,
         "paper": True,
-        "group_at": 0.6,
+        "draw_on": 1.0,
+        "steady": True,
         "stream": False,
         "log_every": 1,
     }
@@ -47,7 +48,15 @@ def test_a_resolved_config_has_every_value_that_training_uses():
 def test_steps_in_place_of_epochs_leave_epochs_open():
     config = TrainConfig(optimisation=OptimisationConfig(steps=700)).for_images(make_images())
     assert (config.optimisation.steps, config.optimisation.epochs) == (700, None)
-    assert config.guidance.group_at == 0.5 and config.run.log_every == 17
+    assert config.run.log_every == 17
+
+
+def test_guided_layers_are_drawn_to_the_end_on_a_frozen_trunk_only():
+    images = make_images()
+    frozen = TrainConfig(model=ModelConfig(freeze_trunk=True)).for_images(images).guidance
+    assert (frozen.draw_on, frozen.steady) == (0.5, False)
+    learning = TrainConfig(model=ModelConfig(freeze_trunk=False)).for_images(images).guidance
+    assert (learning.draw_on, learning.steady) == (1.0, True)
 
 
 def test_resolving_twice_changes_nothing():

@@ -74,14 +74,17 @@ def test_a_run_that_still_trains_tells_what_there_is(folder):
 def test_a_run_of_before_with_values_left_open_is_completed(folder):
     path = folder / files.CONFIG
     old = json.loads(path.read_text())
-    for name in ("image_size", "batch_size", "lr", "paper", "group_at", "log_every", "dropout"):
+    for name in ("image_size", "batch_size", "lr", "paper", "draw_on", "log_every", "dropout"):
         old[name] = None
     old["trunk"] = "auto"
     path.write_text(json.dumps(old))
     run = Run.open(folder)
     assert run.config.data.image_size == 28 and run.config.model.trunk == "inception-small"
     assert (run.config.optimisation.batch_size, run.config.optimisation.lr) == (128, 0.4)
-    assert run.config.guidance.group_at == 0.6
+    assert run.config.guidance.draw_on == 1
+    old["settle_at"] = 0.35  # a flag of before
+    path.write_text(json.dumps(old))
+    assert Run.open(folder).config == run.config
     about = folder / files.MODEL
     about.write_text(about.read_text().replace("inception-small", "compact"))
     assert Run.open(folder).network().classes == run.classes
