@@ -70,6 +70,17 @@ def test_it_waits_longer_if_the_network_learns_later():
     assert guide.begun is not None and guide.begun > 30 and not guide.whole
 
 
+def test_a_network_that_takes_all_classes_for_one_is_not_believed_however_sure_it_is():
+    net = make_net()
+    guide = Guide(net, 100)
+    always = torch.rand(8, 8, generator=torch.Generator().manual_seed(0))
+    always[:, 3] = 2
+    for _ in range(44):
+        guide._predicted = always
+        guide.step(torch.arange(8))
+    assert guide.reliability > 0.99 and guide.told_apart == 1 / 8 and guide.begun is None
+
+
 def test_what_cannot_be_learned_leaves_the_network_whole_and_says_so():
     torch.manual_seed(0)
     net = make_net()

@@ -11,7 +11,7 @@ from blockout.runs.errors import RunError
 from blockout.runs.folder import BEST, LOGS
 from blockout.training.engine import Engine
 
-FORMAT = 3
+FORMAT = 4
 OR_RESTART = ", or say --restart to start over"
 
 
