@@ -99,3 +99,17 @@ def test_a_damaged_split_is_named(trained):
     with pytest.raises(RunError, match=r"split.json is damaged"):
         Run.open(trained / "run").images()
     path.write_text(kept)
+
+
+def test_a_published_split_that_lacks_classes_trains_to_the_page(tmp_path, capsys):
+    for number, name in enumerate(("ant", "bee", "cat")):
+        for i in range(8):
+            draw(tmp_path / "photos" / "train" / name / f"{i}.png", number, 100 * number + i)
+    for i in range(4):
+        draw(tmp_path / "photos" / "val" / "ant" / f"{i}.png", 0, 900 + i)
+        draw(tmp_path / "photos" / "test" / "bee" / f"{i}.png", 1, 950 + i)
+    assert train(tmp_path, "--run", str(tmp_path / "run")) == 0
+    said = capsys.readouterr().out
+    assert "val has no image of 'bee', 'cat'" in said and "could not be drawn" not in said
+    assert main(["compact", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]) == 0
+    assert (tmp_path / "run" / files.REPORT).exists()

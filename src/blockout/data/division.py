@@ -39,22 +39,20 @@ class Division:
 
 
 def check(catalogue: Catalogue, name: str) -> None:
-    """Raises DataError for fewer than two classes, or a class that is missing from a split."""
+    """Raises DataError for fewer than two classes, or a class without training images."""
     if len(catalogue.classes) < 2:
         raise DataError(
             f"{name} has only one class, {listed(set(catalogue.classes))}; "
             "training needs two or more"
         )
-    for part in np.unique(catalogue.parts):
-        counts = np.bincount(
-            catalogue.labels[catalogue.parts == part], minlength=len(catalogue.classes)
+    trained = catalogue.labels[catalogue.parts == TRAIN]
+    counts = np.bincount(trained, minlength=len(catalogue.classes))
+    if (counts == 0).any():
+        lacking = {catalogue.classes[i] for i in np.flatnonzero(counts == 0)}
+        raise DataError(
+            f"the train split of {name} has no image of {listed(lacking)}; "
+            "every class needs training images: add some, or remove the class"
         )
-        if (counts == 0).any():
-            lacking = {catalogue.classes[i] for i in np.flatnonzero(counts == 0)}
-            raise DataError(
-                f"the {PARTS[part]} split of {name} has no image of {listed(lacking)}; "
-                "every class needs images in every split: add some, or remove the class everywhere"
-            )
 
 
 def is_drawn(catalogue: Catalogue, config: DataConfig) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -120,18 +120,17 @@ def list_folder(root: Path) -> ImageFolder:
     """Lists a folder of images and checks its classes.
 
     Raises:
-        DataError: there are no images or no class folders, a class folder is empty, or the splits
-            have different classes.
+        DataError: there are no images or no class folders, or a split has none of the classes.
     """
     splits, strangers = _split_folders(root)
     listings = {name: _list_images(folder) for name, folder in splits.items()}
     naming = _naming(listings["train"].images)
     for listing in listings.values():
-        _check_listing(listing, naming)
-    _check_same_classes(listings, naming)
+        _check_listing(listing)
     listings = {name: _without_loose(listing) for name, listing in listings.items()}
+    listings, differing = _of_trained_classes(listings, naming)
     return ImageFolder(
-        root, listings, naming, tuple(_notes(root, splits, listings, strangers, naming))
+        root, listings, naming, (*_notes(root, splits, listings, strangers, naming), *differing)
     )
 
 
@@ -224,7 +223,7 @@ def _naming(images: tuple[str, ...]) -> Naming:
     return Naming(nested, groups if nested and several else {})
 
 
-def _check_listing(listing: Listing, naming: Naming) -> None:
+def _check_listing(listing: Listing) -> None:
     folder = listing.folder
     if not listing.images:
         raise DataError(
@@ -235,26 +234,34 @@ def _check_listing(listing: Listing, naming: Naming) -> None:
             f"the images of {folder} are directly in it; "
             f"expected one folder per class: {folder}/<class>/<image>"
         )
-    levels = naming.nested + 1
-    classes = {tuple(image.split(os.sep)[:levels]) for image in listing.images}
-    for empty in listing.empty:
-        if tuple(empty.split(os.sep)[:levels]) not in classes:
-            raise DataError(f"class folder {folder / empty} holds no images; fill it or remove it")
 
 
-def _check_same_classes(listings: dict[str, Listing], naming: Naming) -> None:
-    names = {
-        split: {naming.class_of(i) for i in listing.images if _depth(i) > naming.nested}
-        for split, listing in listings.items()
-    }
-    for split in names.keys() - {"train"}:
-        lacking, unknown = names["train"] - names[split], names[split] - names["train"]
-        if lacking or unknown:
-            raise DataError(
-                f"{listings['train'].folder} and {listings[split].folder} must have the same "
-                f"classes; only in the first: {listed(lacking)}; "
-                f"only in the second: {listed(unknown)}"
+def _of_trained_classes(
+    listings: dict[str, Listing], naming: Naming
+) -> tuple[dict[str, Listing], list[str]]:
+    """Leaves out images of classes that are not trained on, and says how the splits differ."""
+    trained = {naming.class_of(i) for i in listings["train"].images if _depth(i) > naming.nested}
+    found, notes = {}, []
+    for name, listing in listings.items():
+        known = [i for i in listing.images if _depth(i) > naming.nested]
+        images = tuple(i for i in known if naming.class_of(i) in trained)
+        there = {naming.class_of(i) for i in known}
+        if unknown := there - trained:
+            notes.append(
+                f"{len(known) - len(images)} images in {listing.folder} are left out: their "
+                f"classes have no training images ({listed(unknown)})"
             )
+        if lacking := trained - there:
+            notes.append(f"{listing.folder} has no image of {listed(lacking)}")
+        if empty := {e for e in listing.empty if e != "."} if name == "train" else set():
+            notes.append(f"folders without images are left out: {listed(empty)}")
+        if not images:
+            raise DataError(
+                f"{listing.folder} holds no image of the classes in {listings['train'].folder}; "
+                f"it has {listed(there)}, expected some of {listed(trained)}"
+            )
+        found[name] = replace(listing, images=images)
+    return found, notes
 
 
 def _without_loose(listing: Listing) -> Listing:
