@@ -29,8 +29,11 @@ def test_it_says_how_small_and_how_accurate_the_network_became(said, run, lies_t
     lies_there(make_images(size=28))
     code, out, err = said("compact", run, "--threshold", "0.4")
     assert (code, err) == (0, "") and "note:" not in out
-    assert "multiply-adds an image" in out and "% as trained" in out
+    assert "head alone: " in out and "multiply-adds per image" in out and "% as trained" in out
+    assert "of the whole network's time for 8 images, so a compact head makes the whole" in out
     done = json.loads(said("compact", run, "--threshold", "0.4", "--json")[1])
+    dense, compact, linear = done["network"]["bytes"]
+    assert dense >= compact > linear > 0
     assert done["threshold"] == 0.4 and done["multiply_adds"][1] <= done["multiply_adds"][0]
 
 

@@ -2,15 +2,18 @@
 
 import csv
 import json
+import shutil
 import statistics
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from blockout.commands.cli import main
 from blockout.runs import Run
 from blockout.runs.split import read_split
+from blockout.training import evaluate
 
 
 def draw(path, level: int, seed: int) -> None:
@@ -28,6 +31,7 @@ def place(tmp_path_factory):
             draw(place / "photos" / name / f"{i}.jpg", level, seed=level + i)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BLOCKOUT_CACHE_DIR", str(place / "cache"))
+        patch.setattr("blockout.training.whole.BATCHES", (1, 2))  # to be measured sooner
         words = ["--data", str(place / "photos"), "--run", str(place / "run"), "--steps", "60"]
         assert main(["train", *words, "--accelerator", "cpu", "--workers", "0"]) == 0
     return place
@@ -63,6 +67,33 @@ def test_evaluation_through_the_trunk_agrees_with_training_on_features(place, ca
     wanted = Run.open(place / "run").result.test
     assert found["accuracy"] == wanted.accuracy
     assert found["loss"] == pytest.approx(wanted.loss, abs=1e-4)
+
+
+def test_evaluation_on_kept_features_says_what_the_whole_network_says(place, capsys, monkeypatch):
+    run = Run.open(place / "run")
+    whole = evaluate(run.network().model, run.images().holdout)
+    monkeypatch.setattr("blockout.training.features.fast_features", None)  # nothing passes again
+    assert main(["evaluate", str(place / "run"), "--split", "holdout", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["accuracy"] == whole.accuracy
+    assert found["loss"] == pytest.approx(whole.loss, abs=1e-5)
+
+
+def test_compaction_of_a_frozen_trunk_takes_kept_features_and_tunes_the_head(
+    place, tmp_path, capsys, monkeypatch
+):
+    run = Run.open(shutil.copytree(place / "run", tmp_path / "run"))
+    before = run.network().model
+    monkeypatch.setattr("blockout.training.features.fast_features", None)
+    monkeypatch.setattr("blockout.training.whole.BATCHES", (1,))
+    assert main(["compact", str(run.folder), "--fine-tune", "1", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    small, images = run.network("compact").model, run.images()
+    assert done["test"] == [evaluate(m, images.test).accuracy for m in (before, small)]
+    assert done["holdout"] == [evaluate(m, images.holdout).accuracy for m in (before, small)]
+    states = before.trunk.state_dict(), small.trunk.state_dict()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not torch.equal(before.head.fc1.weight, small.head.fc1.weight)
 
 
 def test_other_labelled_data_is_scored_whole_by_the_names_of_its_classes(place, tmp_path, capsys):

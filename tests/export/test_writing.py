@@ -185,6 +185,15 @@ def test_blockout_is_folded_and_dropconnect_keeps_the_mean_of_its_activation():
         assert torch.equal(folded(dropconnect.model)(images), dropconnect.model(images))
 
 
+def test_what_ships_has_no_batch_normalisation_in_its_trunk(exported):
+    program = torch.export.load(exported["pt2"])
+    names = [str(node.target) for node in program.graph.nodes]
+    assert sum("conv2d" in name for name in names) == 1
+    assert sum("batch_norm" in name for name in names) == 2  # of the head's two hidden layers
+    graph = onnx.load(exported["onnx"]).graph
+    assert "BatchNormalization" not in {node.op_type for node in graph.node}
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_predictions_of_a_file_are_those_of_the_run(trained_as, exported, tmp_path, form):
     rng = np.random.default_rng(0)

@@ -30,7 +30,7 @@ Networks that learn their own branching while they train.
   blockout structure RUN                  which classes and nodes belong together, what is left
   blockout report RUN ...                 a page to explore what runs have learned
   blockout figures RUN ... --out DIR      the paper's figures, drawn from runs
-  blockout compact RUN                    a smaller network that is really faster
+  blockout compact RUN                    a smaller network, and how fast the whole is
   blockout export RUN --format onnx       one file that runs elsewhere (or pt2, safetensors)
   blockout cache                          what is kept for a faster start, and deleting it
   blockout doctor                         what this machine has, and what is in the way

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,11 @@ def run(arguments: list[str]) -> int:
     model = opened.network(values.weights).model
     images = images_of(opened, quiet=values.json)
     from blockout.runs.documents import as_json
-    from blockout.training.compaction import compact_run
+    from blockout.training.compaction import compact_run, seen_by
 
+    say = (lambda _: None) if values.json else partial(print, flush=True)
+    parts = ["train"] * bool(values.fine_tune) + ["holdout", "test"]
+    images = seen_by(model, images, opened.data_config, say, parts)
     done = compact_run(
         opened,
         model,
@@ -39,7 +43,7 @@ def run(arguments: list[str]) -> int:
         _threshold(values, model, images),
         fine_tune=values.fine_tune,
         batch_size=values.batch_size,
-        say=(lambda _: None) if values.json else print,
+        say=say,
     )
     if values.json:
         print(json.dumps(as_json(done)))
@@ -60,7 +64,13 @@ def _parser() -> Parser:
     flag(how, "--keep SHARE", KEEP, between(0, 1))
     flag(how, "--max-loss POINTS", MAX_LOSS, between(0, 100))
     flag(parser, "--fine-tune EPOCHS", FINE_TUNE, at_least(0), 0)
-    flag(parser, "--batch-size N", "images at a time for which it shall be fast", at_least(1), 256)
+    flag(
+        parser,
+        "--batch-size N",
+        "images at a time for which the head shall be fast",
+        at_least(1),
+        256,
+    )
     flag(parser, "--weights", "the last, or the best on the hold-out", ("final", "best"), "final")
     data_flags(parser)
     flag(parser, "--json", "print one JSON object")
@@ -78,12 +88,14 @@ def _threshold(values: argparse.Namespace, model: "ImageClassifier", images: "Im
 
 
 def _in_words(done: "Compaction") -> str:
+    from blockout.training.whole import in_words
+
     before, after = done.multiply_adds
     dense, compact = done.milliseconds
-    lines = [
-        f"threshold {done.threshold:g}",
-        f"head: {before:,} multiply-adds an image, {after:,} compact ({after / before:.0%})",
-        f"time of {done.batch_size}: {dense:.2f} ms dense, {compact:.2f} ms compact "
+    lines = [f"threshold {done.threshold:g}", *(in_words(done.network) if done.network else [])]
+    lines += [
+        f"head alone: {before:,} multiply-adds per image, {after:,} compact ({after / before:.0%})",
+        f"head alone, {done.batch_size} images: {dense:.2f} ms dense, {compact:.2f} ms compact "
         f"({dense / compact:.2f} times as fast)",
     ]
     lines += [f"  {layer}: {note}" for layer, note in done.notes.items()]

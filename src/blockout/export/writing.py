@@ -27,6 +27,7 @@ from blockout.export.reading import (
     read,
 )
 from blockout.models import ImageClassifier
+from blockout.models.folding import folded as fold_normalisation
 from blockout.runs.folder import write_atomically
 from blockout.training import RunError, TrainedModel
 
@@ -174,6 +175,8 @@ def _to_safetensors(network: nn.Module, about: About) -> bytes:
 
 
 def _to_pt2(network: nn.Module, about: About) -> bytes:
+    """Batch normalisation becomes part of the convolutions, as the exporter to ONNX does it."""
+    network = fold_normalisation(network, about.image_size) or network
     program, buffer = _traced(network, about.image_size), io.BytesIO()
     program.example_inputs = None  # would be pickled
     with _or_impossible("torch.export cannot save", "safetensors"):

@@ -230,6 +230,29 @@ class Environment(msgspec.Struct, frozen=True):
     command: str = ""
 
 
+class NetworkTimes(msgspec.Struct, frozen=True):
+    """Milliseconds for a batch, from images to logits: medians, in turns in one process."""
+
+    batch_size: Positive
+    dense: Time
+    compact: Time
+    linear: Time
+    """Of the `--method baseline` network: a linear classifier on the same trunk."""
+    dense_head: Time
+    """Of the dense network's head alone."""
+    compact_head: Time
+    folded: bool = False
+    """Whether batch normalisation was folded into the trunk's convolutions, as exports have it."""
+
+
+class WholeNetwork(msgspec.Struct, frozen=True):
+    """What ships, trunk and head: dense, compact, and a linear classifier on the same trunk."""
+
+    bytes: tuple[Positive, Positive, Positive]
+    """Of all weights: dense, compact, linear."""
+    times: Annotated[tuple[NetworkTimes, ...], Meta(min_length=1)]
+
+
 class Compaction(msgspec.Struct, frozen=True):
     """What a network was before it was made compact, and has become; in ``compact.json``."""
 
@@ -246,6 +269,8 @@ class Compaction(msgspec.Struct, frozen=True):
     """Epochs."""
     notes: dict[str, str] = {}
     """What became of each layer, and why."""
+    network: WholeNetwork | None = None
+    """Trunk and head together; older files lack it."""
 
 
 class CompactionPoint(msgspec.Struct, frozen=True):
@@ -273,6 +298,8 @@ class CompactionCurve(msgspec.Struct, frozen=True):
     count: Count = 0
     batch_size: Positive = 256
     machine: Machine = Machine()
+    network: WholeNetwork | None = None
+    """Trunk and head together at the usual threshold; older files lack it."""
 
 
 def read_document(path: Path, kind: type[Document]) -> Document:

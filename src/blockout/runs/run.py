@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
-from blockout.data import ImageData, load
+from blockout.data import DataConfig, ImageData, load
 from blockout.data.load import AS_IT_IS, Dividing, Expected
 from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS
@@ -317,6 +317,11 @@ class Run:
             self.folder / files.COMPACT_MODEL, self.folder / files.COMPACT_WEIGHTS, trunk
         )
 
+    @property
+    def data_config(self) -> DataConfig:
+        """How its images are read here: what you say counts, not its own cache and workers."""
+        return replace(self.config.data, cache=self.cache, workers=None)
+
     def images(self) -> ImageData:
         """The images it was trained on, as its network expects them, divided as they were.
 
@@ -329,7 +334,7 @@ class Run:
         split = read_split(self.folder)
         was = self.config.data.data if split is None else split.data
         source = self.data or (was if os.path.exists(was) else self.config.data.data)
-        config = replace(self.config.data, data=source, cache=self.cache, workers=None)
+        config = replace(self.data_config, data=source)
         about, expected = self.description, AS_IT_IS
         if about is not None:
             config = replace(config, image_size=about.image_size)

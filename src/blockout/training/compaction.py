@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from blockout.compact import connected_weights, in_turns, multiply_adds, notes, to_branches
 from blockout.convert import to_dense
-from blockout.data import ImageData, Split
+from blockout.data import DataConfig, ImageData, Split
+from blockout.data.features import FeatureSplit
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.models import ImageClassifier
 from blockout.runs import Run, RunError, TrainConfig
@@ -27,6 +28,8 @@ from blockout.terminal import printable
 from blockout.training.assembly import recipe_of
 from blockout.training.engine import Engine, kept_random_state
 from blockout.training.evaluation import evaluate
+from blockout.training.features import with_features, worth_features
+from blockout.training.whole import whole_network
 
 BATCH_SIZE = 256
 """Images at a time for which a network is made fast unless told otherwise."""
@@ -50,7 +53,10 @@ def compact_run(
     batch_size: int = BATCH_SIZE,
     say: Callable[[str], object] = print,
 ) -> Compaction:
-    """Compacts a network of a run, tests it and writes it into the run folder."""
+    """Compacts a network of a run, tests it and writes it into the run folder.
+
+    ``data`` may be images, or what ``seen_by`` makes of them.
+    """
     assert run.description is not None
     small = compact_classifier(model, threshold, batch_size)
     if fine_tune:
@@ -72,6 +78,7 @@ def compact_run(
         both["test"],
         fine_tune,
         notes(small.head),
+        whole_network(model, small, data.image_size),
     )
     about = msgspec.structs.replace(run.description, model=small.describe(), compaction=done)
     with run.held("writing its compact network"):
@@ -79,6 +86,38 @@ def compact_run(
         files.write_tensors(run.folder / files.COMPACT_WEIGHTS, small.state_dict())
         files.write_json(run.folder / files.COMPACT_MODEL, as_json(about))
     return done
+
+
+def seen_by(
+    model: ImageClassifier,
+    images: ImageData,
+    config: DataConfig,
+    say: Callable[[str], object],
+    parts: Sequence[str] = ("holdout", "test"),
+) -> ImageData:
+    """The data with features in place of images, where that gives the same results sooner.
+
+    Args:
+        model, images: of a run.
+        config: where features are kept, and how many views of a training image there are.
+        say: tells the user how far it has come.
+        parts: the splits that are needed; "train" for fine-tuning, which changes the features of a
+            trunk that is not frozen, so that one sees the images.
+    """
+    tunes = "train" in parts
+    if not worth_features(model, images.test) or (tunes and not model.freeze_trunk):
+        return images
+    if not config.views:
+        parts = [name for name in parts if name != "train"]
+    return with_features(
+        images,
+        model,
+        views=config.views,
+        cache=config.cache_folder,
+        workers=config.decoders,
+        say=say,
+        parts=parts,
+    )
 
 
 def compact_classifier(
@@ -178,13 +217,17 @@ def _measured(run: Run) -> CompactionCurve:
     images = run.images()
     if run.has_changed(images):
         raise RunError("the images of the run have changed since it was trained")
-    split, name = (images.holdout, "hold-out") if len(images.holdout) else (images.test, "test")
+    part, name = ("holdout", "hold-out") if len(images.holdout) else ("test", "test")
+    model = run.network().model
+    split = getattr(seen_by(model, images, run.data_config, lambda _: None, [part]), part)
+    small = compact_classifier(model, USUAL, BATCH_SIZE)
     return CompactionCurve(
-        points=tuple(curve(run.network().model, split, BATCH_SIZE)),
+        points=tuple(curve(model, split, BATCH_SIZE)),
         images=name,
         count=len(split),
         batch_size=BATCH_SIZE,
         machine=environment().machine,
+        network=whole_network(model, small, images.image_size),
     )
 
 
@@ -241,7 +284,8 @@ def _needed_share(model: ImageClassifier, threshold: float) -> float:
 
 def _features_of(model: ImageClassifier, split: Split) -> tuple[Tensor, Tensor]:
     """The head's input and the label of every image, to try many heads on."""
-    batches = [(model.features(x), y) for x, y in split.batches(500, train=False)]
+    read = nn.Identity() if isinstance(split, FeatureSplit) else model.features
+    batches = [(read(x), y) for x, y in split.batches(500, train=False)]
     features = torch.cat([f for f, _ in batches])
     if not features.isfinite().all():
         raise RunError("the trunk gives features that are not finite (nan or infinite)")
@@ -249,7 +293,8 @@ def _features_of(model: ImageClassifier, split: Split) -> tuple[Tensor, Tensor]:
 
 
 def _accuracy_of(model: ImageClassifier, split: Split) -> float:
-    return evaluate(model, split).require_finite().accuracy
+    judged = model.head if isinstance(split, FeatureSplit) else model
+    return evaluate(judged, split).require_finite().accuracy
 
 
 def _accuracy(head: nn.Module, features: Tensor, labels: Tensor) -> float:
@@ -263,7 +308,10 @@ def _fine_tune(
     epochs: int,
     say: Callable[[str], object],
 ) -> None:
-    """Trains for some epochs at a rate that falls to zero; connections that are gone stay gone."""
+    """Trains for some epochs at a rate that falls to zero; connections that are gone stay gone.
+
+    The head alone where the data are features.
+    """
     size, seed = config.batch_size, config.optimisation.seed
     recipe = replace(
         recipe_of(config, epochs * data.train.batch_count(size, train=True)),
@@ -272,7 +320,8 @@ def _fine_tune(
         accumulate=1,
         ema=0.0,
     )
-    engine = Engine(model, recipe, class_weights=data.class_weights)
+    learner = model.head if isinstance(data.train, FeatureSplit) else model
+    engine = Engine(learner, recipe, class_weights=data.class_weights)
     engine.train()
     with kept_random_state(engine.processes):
         for epoch in range(epochs):

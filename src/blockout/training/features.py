@@ -1,10 +1,11 @@
 """A frozen trunk sees every image once; the head then trains on what it said."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from blockout.data import ImageData, Split
+from blockout.data import ImageData, Split, StreamSplit
 from blockout.data.cache import key_of as cache_key
 from blockout.data.cache import locked
 from blockout.data.features import (
@@ -27,7 +28,7 @@ from blockout.data.features import (
     read_views,
 )
 from blockout.models import ImageClassifier
-from blockout.models.features import FeatureExtractor, fast_features, weights_digest
+from blockout.models.features import Channels, FeatureExtractor, fast_features, weights_digest
 from blockout.terminal import raw_output
 from blockout.training.progress import duration
 
@@ -63,8 +64,28 @@ class Work(NamedTuple):
         return found
 
 
+class Seen(Protocol):
+    """How images are seen: ``ImageData`` and ``TrainedModel`` both say it."""
+
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def crop(self) -> float: ...
+    @property
+    def mean(self) -> Channels: ...
+    @property
+    def std(self) -> Channels: ...
+
+
 def with_features(
-    images: ImageData, model: ImageClassifier, *, views: int, cache: Path, workers: int, say: Say
+    images: ImageData,
+    model: ImageClassifier,
+    *,
+    views: int,
+    cache: Path,
+    workers: int,
+    say: Say,
+    parts: Sequence[str] = ("train", "holdout", "test"),
 ) -> ImageData:
     """The same data with the trunk's features in place of images; computes what is missing.
 
@@ -75,27 +96,50 @@ def with_features(
         cache: where features are kept.
         workers: processes that decode images.
         say: tells the user how far it has come.
+        parts: the splits to do this for; the others stay images.
     """
+    splits = {name: split for name in parts if len(split := getattr(images, name))}
+    found = feature_splits(
+        splits, model, images, views={"train": views}, cache=cache, workers=workers, say=say
+    )
+    return replace(images, **found)
+
+
+def feature_splits(
+    splits: Mapping[str, Split],
+    model: ImageClassifier,
+    seen: Seen,
+    *,
+    cache: Path,
+    workers: int,
+    say: Say,
+    views: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, FeatureSplit]:
+    """What the trunk says of the images of some splits; ``views`` of each, one by default."""
     about = {
         "trunk": model.describe()["trunk"],
-        "image_size": images.image_size,
-        "crop": images.crop,
-        "mean": images.mean,
-        "std": images.std,
+        "image_size": seen.image_size,
+        "crop": seen.crop,
+        "mean": seen.mean,
+        "std": seen.std,
     }
     entry = cache_key(about, weights_digest(model.trunk))
     works = {
-        name: Work(split, digests(split.pictures, len(split)), views if name == "train" else 1)
-        for name in ("train", "holdout", "test")
-        if len(split := getattr(images, name))
+        name: Work(split, digests(split.pictures, len(split)), views.get(name, 1))
+        for name, split in splits.items()
     }
     with locked(cache, entry, FOLDER):
         store = FeatureStore(cache, entry, about)
         if store.damaged:
             say(f"note: {store.damaged} damaged files of features are computed again")
-        _compute(works, store, images, model.trunk, workers, say)
-    parts = {name: FeatureSplit(_gathered(work, store), work.split) for name, work in works.items()}
-    return replace(images, **parts)
+        _compute(works, store, seen, model.trunk, workers, say)
+    return {name: FeatureSplit(_gathered(work, store), work.split) for name, work in works.items()}
+
+
+def worth_features(model: ImageClassifier, split: Split) -> bool:
+    """Whether a split is sooner evaluated on features: where the trunk is frozen, so that they may
+    be kept already, and where images are large enough to be decoded one by one."""
+    return model.freeze_trunk or isinstance(split, StreamSplit)
 
 
 def _gathered(work: Work, store: FeatureStore) -> Float32[Tensor, "n views features"]:
@@ -106,7 +150,7 @@ def _gathered(work: Work, store: FeatureStore) -> Float32[Tensor, "n views featu
 def _compute(
     works: dict[str, Work],
     store: FeatureStore,
-    images: ImageData,
+    images: Seen,
     trunk: nn.Module,
     workers: int,
     say: Say,

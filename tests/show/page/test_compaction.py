@@ -8,7 +8,14 @@ import pytest
 
 from blockout.runs import Run
 from blockout.runs import folder as files
-from blockout.runs.documents import CompactionCurve, CompactionPoint, Machine, as_json
+from blockout.runs.documents import (
+    CompactionCurve,
+    CompactionPoint,
+    Machine,
+    NetworkTimes,
+    WholeNetwork,
+    as_json,
+)
 from blockout.show.page.compaction import section
 
 from ..made import layout, traces
@@ -23,6 +30,13 @@ CURVE = CompactionCurve(
     count=2500,
     batch_size=256,
     machine=Machine(processor="a <fast> one", threads=2),
+    network=WholeNetwork(
+        (20_000_000, 15_000_000, 14_000_000),
+        (
+            NetworkTimes(8, 100.0, 93.0, 90.0, 10.0, 2.0),
+            NetworkTimes(8, 50.0, 46.5, 40.0, 10.0, 2.0, folded=True),
+        ),
+    ),
 )
 
 
@@ -82,9 +96,33 @@ def test_accuracy_stands_against_work_and_against_time(measured):
 
 def test_the_usual_threshold_is_told_in_words(measured):
     body = section([measured]).body
-    assert "at a threshold of 0.5: 40% of the multiply-adds are needed and 50% carried" in body
+    assert (
+        "head alone at a threshold of 0.5: 40% of the multiply-adds are needed and 50% car" in body
+    )
     assert "2.10 ms instead of 4.20 ms (2.00 times as fast, a &lt;fast&gt; one, threads: 2)" in body
     assert "59.50 % of the 2,500 hold-out images are right, 60.00 % with all" in body
+
+
+def test_the_whole_network_stands_beside_a_linear_classifier_with_what_that_means(measured):
+    body = section([measured]).body
+    for name, size, time in (
+        ("dense", "20.0 MB", "100.00 ms"),
+        ("compact", "15.0 MB", "93.00 ms"),
+        ("linear classifier", "14.0 MB", "90.00 ms"),
+        ("compact, folded", "15.0 MB", "46.50 ms"),
+    ):
+        assert f"<bdi>{name}</bdi></th><td>{size}</td><td>{time}</td>" in body
+    assert "The head takes 10 % of the whole network&#39;s time for 8 images" in body
+    assert "makes the whole 1.09 times as fast, at 75% of its size" in body  # 100 / (100 - 10 + 2)
+    assert "convolutions: 2.00 times as fast in torch" in body
+
+
+def test_a_run_that_was_measured_before_whole_networks_were_says_how_to_measure_again(measured):
+    old = {k: v for k, v in as_json(CURVE).items() if k != "network"}
+    files.write_json(measured.folder / files.COMPACTION, old)
+    body = section([measured]).body
+    assert "at a threshold of 0.5: 40%" in body and "to measure again" in body
+    assert "<table" not in body
 
 
 def test_several_runs_lie_over_each_other_by_method(measured, tmp_path):

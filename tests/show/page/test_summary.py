@@ -164,13 +164,13 @@ def test_what_compaction_gives_is_measured_rather_than_expected(view, tmp_path):
     files.write_json(tmp_path / files.COMPACTION, as_json(curve))
     here = replace(here)  # as it is read again
     told = plainly(summary.section([here]))
-    assert "out 50 % of their multiplications, and take 2.00 ms instead of 4.00 ms" in told
+    assert "out 50 % of its multiplications, and takes 2.00 ms instead of 4.00 ms" in told
     assert "89.50 % of the hold-out images are correct then, 90.00 % before" in told
     done = Compaction(0.5, (200, 50), (3.0, 1.0), 256, None, (80.0, 79.0), 0)
     about = changed(view.description, compaction=done)
     files.write_json(tmp_path / files.COMPACT_MODEL, as_json(about))
     section = summary.section([replace(here)])
-    assert "25 % of their multiplications, and take 1.00 ms instead" in plainly(section)
+    assert "25 % of its multiplications, and takes 1.00 ms instead" in plainly(section)
     assert "<dd>3.0 ×</dd>" in section.body
 
 

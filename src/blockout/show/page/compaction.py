@@ -10,19 +10,25 @@ from markupsafe import Markup
 
 from blockout.runs import Run, RunError
 from blockout.runs.documents import CompactionCurve, CompactionPoint
+from blockout.runs.folder import COMPACTION
 from blockout.show.methods import Group, by_method
 from blockout.show.page.drawing import curves, plain
-from blockout.show.page.section import Figure, Section, html, paragraphs
+from blockout.show.page.section import Figure, Section, html, paragraphs, part
 from blockout.training.compaction import USUAL
+from blockout.training.whole import meaning, table
 
 LEAD = """Nodes that share no branch need no connection. A threshold decides from which P on a node
-counts as belonging to a branch: the higher it is, the fewer connections stay. Look for a curve that
-stays level far to the left: less work, the same accuracy."""
-STAR = f"""The star is the threshold of {USUAL:g}, the default of `blockout compact`. Only the
-layers above the trunk are counted."""
-TIME_NOTE = """The diamond is the network with all connections of the layers above the trunk, timed
-in turns with the compact ones. Compare how many times faster each is rather than the milliseconds,
-which depend on what else the machine was doing."""
+counts as belonging to a branch: the higher it is, the fewer connections stay. The curves are about
+the head, the layers above the trunk. Look for one that stays level far to the left: less work, the
+same accuracy."""
+STAR = f"""The star is the threshold of {USUAL:g}, the default of `blockout compact`."""
+TIME_NOTE = """The diamond is the head with all connections, timed in turns with the compact ones.
+Compare how many times faster each is rather than the milliseconds, which depend on what else the
+machine was doing."""
+SAME = """Compact or dense or with a linear classifier, the trunk is the same; times of one trunk
+that differ by more than the head takes say how busy the machine was."""
+NOT_WHOLE = """<b><bdi>{}</bdi></b> was measured before the whole network was; delete
+<code>{}</code> to measure again."""
 HOVER = (
     "threshold %{customdata[0]:.3g}<br>%{y:.2f} % right<br>"
     "multiply-adds: %{customdata[1]:.0f} % needed, %{customdata[2]:.0f} % carried out<br>"
@@ -47,6 +53,7 @@ def section(runs: Sequence[Run]) -> Section | None:
     if not found:
         return None
     body = paragraphs([_in_words(one.run, one.curve) for one in found])
+    body += Markup().join(_whole(one.run, one.curve) for one in found)
     measured = [one for one in found if one.curve.points]
     figures = (_by_work(measured), _by_time(measured)) if measured else ()
     return Section("compaction", "Making it smaller", LEAD, body, figures)
@@ -72,13 +79,24 @@ def _in_words(run: Run, curve: CompactionCurve) -> Markup:
     at, machine = _usual(curve.points), curve.machine
     faster = at.dense_milliseconds / at.compact_milliseconds
     return name + (
-        f", at a threshold of {at.threshold:g}: {at.needed:.0%} of the multiply-adds are needed "
-        f"and {at.carried_out:.0%} carried out; {curve.batch_size} images take "
-        f"{at.compact_milliseconds:.2f} ms instead of {at.dense_milliseconds:.2f} ms "
+        f", its head alone at a threshold of {at.threshold:g}: {at.needed:.0%} of the "
+        f"multiply-adds are needed and {at.carried_out:.0%} carried out; {curve.batch_size} images "
+        f"take {at.compact_milliseconds:.2f} ms instead of {at.dense_milliseconds:.2f} ms "
         f"({faster:.2f} times as fast, {machine.processor}, threads: {machine.threads}); "
         f"{at.accuracy:.2f} % of the {curve.count:,} {curve.images} images are right, "
         f"{curve.points[0].accuracy:.2f} % with all connections."
     )
+
+
+def _whole(run: Run, curve: CompactionCurve) -> Markup:
+    """The whole network, trunk and head: what ships."""
+    if curve.points and curve.network is None:
+        return paragraphs([html(NOT_WHOLE, run.name, run.folder / COMPACTION)])
+    if curve.network is None:
+        return Markup()
+    heads, rows = table(curve.network)
+    title = f"{run.name}: time and size of the whole network"
+    return part("table", title, heads, rows) + paragraphs([f"{meaning(curve.network)} {SAME}"])
 
 
 def _usual(points: Sequence[CompactionPoint]) -> CompactionPoint:
@@ -91,7 +109,7 @@ def _by_work(measured: Sequence[_Measured]) -> Figure:
     for one in measured:
         points = one.curve.points
         traces.append(_curve(one, points, [100 * point.needed for point in points]))
-    chart = _curves(traces, "Multiply-adds needed (% of all)", measured)
+    chart = _curves(traces, "Multiply-adds of the head needed (% of all)", measured)
     chart.update_xaxes(range=[0, 103], ticksuffix=" %")
     return Figure("compaction-work", chart, STAR, "Accuracy against work")
 
@@ -107,7 +125,7 @@ def _by_time(measured: Sequence[_Measured]) -> Figure:
         x = [dense * point.compact_milliseconds / point.dense_milliseconds for point in points]
         traces.append(_curve(one, points, x))
         traces.append(_dense(one, dense))
-    title = f"Milliseconds for {measured[0].curve.batch_size} images"
+    title = f"Milliseconds of the head for {measured[0].curve.batch_size} images"
     chart = _curves(traces, title, measured)
     chart.update_xaxes(rangemode="tozero", ticksuffix=" ms")
     return Figure("compaction-time", chart, TIME_NOTE, "Accuracy against time")

@@ -18,6 +18,7 @@ from blockout.show.page.section import Section, bdi, html, part
 from blockout.show.verdict import bad_news, margin
 from blockout.structure import Structure
 from blockout.training.compaction import USUAL
+from blockout.training.whole import gain
 
 LEAD = """An image classifier: how good it is, what it gets wrong, and how its network has divided
 itself into branches. The further down, the more it is about how Blockout works."""
@@ -313,6 +314,14 @@ def _measured(run: Run) -> _Small | None:
     return _Small(at.carried_out, *times, curve.batch_size, both, curve.images)
 
 
+def _whole(run: Run) -> str:
+    """What that is worth for the whole network, trunk and head."""
+    for measured in (run.compacted, run.compaction):
+        if measured is not None and measured.network is not None:
+            return f"{gain(measured.network)} "
+    return ""
+
+
 def _compact(run: Run) -> Markup:
     if run.structure is None:
         return Markup()
@@ -320,12 +329,11 @@ def _compact(run: Run) -> Markup:
     if small := _measured(run):
         before, after = small.accuracy
         return html(
-            "<b>Once compact</b>, the layers that Blockout branches and the one before them carry "
-            "out {} of their multiplications, and take {:.2f} ms instead of {:.2f} ms for {} "
-            "images. {:.2f} % of the {} images are correct then, {:.2f} % before. {} makes that "
-            "network.",
+            "<b>Once compact</b>, the head (the layers above the trunk) carries out {} of its "
+            "multiplications, and takes {:.2f} ms instead of {:.2f} ms for {} images. {}{:.2f} % "
+            "of the {} images are correct then, {:.2f} % before. {} makes that network.",
             *(_per_cent(small.share), small.compact_milliseconds, small.dense_milliseconds),
-            *(small.batch_size, after, small.images, before, command),
+            *(small.batch_size, _whole(run), after, small.images, before, command),
         )
     costs = run.structure.costs
     before = sum(cost.multiply_adds_before for cost in costs)
