@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from blockout.files import remove_litter, write_atomically, write_text
+from blockout.files import read_bytes, remove_litter, write_atomically, write_text
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
@@ -55,3 +57,29 @@ def test_a_file_that_another_machine_is_writing_stays(tmp_path):
 
     write_atomically(tmp_path / "a.txt", write)
     assert (tmp_path / "a.txt").read_text() == "half"
+
+
+def test_a_pipe_a_device_or_a_folder_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    feeder = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"fed",), daemon=True)
+    feeder.start()  # were the pipe read, this would come
+    (tmp_path / "device").symlink_to("/dev/null")
+    for name in ("pipe", "device", ""):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            read_bytes(tmp_path / name)
+    read_end = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    feeder.join()
+    os.close(read_end)
+
+
+def test_a_file_that_would_fill_the_memory_is_not_read(tmp_path):
+    (tmp_path / "sparse").write_bytes(b"{}")
+    assert read_bytes(tmp_path / "sparse") == b"{}"
+    os.truncate(tmp_path / "sparse", 6 << 30)
+    with pytest.raises(OSError, match=r"it has 6,442,450,944 bytes; at most 268,435,456 are read"):
+        read_bytes(tmp_path / "sparse")
+
+
+def test_a_path_without_a_name_is_a_folder():
+    with pytest.raises(OSError, match=r"cannot write \.: it is a folder; choose another file"):
+        write_text(Path(), "text")

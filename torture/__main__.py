@@ -95,7 +95,7 @@ def _kinds(result: dict[str, Any]) -> Counter[str]:
         return Counter(Path(picture["name"]).suffix[1:] for picture in case["pictures"])
     named = ("configuration", "file") if case["part"] != "faults" else ("command",)
     name = next((case[key] for key in named if key in case), "flags")
-    return Counter([re.sub(r"[0-9a-f]{16}", "#", name)])
+    return Counter([re.sub(r"[0-9a-f]{16,}", "#", name)])
 
 
 # --- the corpus -----------------------------------------------------------------------------------

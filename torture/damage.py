@@ -4,12 +4,15 @@ A change names a place as a share of the file, or as a path in the document that
 that it still means something when the file is written anew by another version.
 """
 
+import contextlib
 import io
 import json
+import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Change = dict[str, Any]
@@ -107,6 +110,25 @@ CHANGES: dict[str, Callable[[str, bytes, Change], bytes | None]] = {
     "delete": lambda _name, _content, _change: None,
 }
 
+SPECIAL = ("fifo", "loop", "folder", "dangling", "device", "sparse")
+"""What is no file of bytes, or of too many."""
+
+
+def make_special(path: Path, kind: str) -> None:
+    """Puts such a thing in place of a file, if there is one."""
+    content = path.read_bytes() if path.exists() else b""
+    path.unlink(missing_ok=True)
+    if kind == "sparse":
+        path.write_bytes(content)
+        os.truncate(path, 6 << 30)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"loop": path.name, "dangling": "nothing", "device": "/dev/zero"}[kind])
+
+
 # --- documents inside files ---------------------------------------------------------------------
 
 
@@ -147,7 +169,9 @@ def _edited(name: str, content: bytes, edit: Callable[[Any], Any], raw: str = ""
             model.metadata_props.add(key=str(key), value=value)
         return model.SerializeToString()
     if name.endswith(".pt2") and isinstance(document, dict):
-        return _rezipped(content, {k: _dumped(v, raw) for k, v in document.items()})
+        with contextlib.suppress(Exception):  # a change before has damaged it
+            return _rezipped(content, {k: _dumped(v, raw) for k, v in document.items()})
+        return content
     return _dumped(document, raw)
 
 

@@ -8,7 +8,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from msgspec import inspect as types
 
-Change = dict[str, Any]
+from torture.damage import SPECIAL, Change
 
 RAW_VALUES = (
     {"raw": "NaN"}, {"raw": "-Infinity"}, {"raw": "1e999"}, {"raw": "-1e308"}, {"raw": "1e-320"},
@@ -66,6 +66,7 @@ BYTES = st.one_of(
 )  # fmt: skip
 WHOLE = st.sampled_from(
     (
+        *({"change": "special", "kind": kind} for kind in SPECIAL),
         {"change": "whole", "bytes": ""},
         {"change": "whole", "bytes": "\0", "times": 4096},
         {"change": "whole", "bytes": "[", "times": 200_000},

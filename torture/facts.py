@@ -55,7 +55,7 @@ def essence(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         if path.is_dir() or path.is_symlink():
             continue
-        name = re.sub(r"[0-9a-f]{16}", "#", str(path.relative_to(folder)))
+        name = re.sub(r"[0-9a-f]{16,}", "#", str(path.relative_to(folder)))
         if "tfevents" in name:
             found[str(Path(name).parent / "events")] = None
         elif path.name in UNCOMPARED or path.suffix in (".pt2", ".onnx", ".lock"):

@@ -7,11 +7,12 @@ from typing import Any
 from torture.calls import KILL, MISSED, Call, Supervisor
 from torture.facts import complaint, difference, essence
 from torture.server import command
-from torture.workshop import TRAIN, Workshop, done
+from torture.workshop import PHOTOGRAPHS, TRAIN, Workshop, done
 
 COMMANDS = {
     "train": TRAIN,
     "streamed": [*TRAIN, "--stream", "--workers", "0", "--skip-corrupt"],
+    "photographs": [*TRAIN, *PHOTOGRAPHS],
     "compact": ["compact", "run"],
     "onnx": ["export", "run", "--format", "onnx"],
     "pt2": ["export", "run", "--format", "pt2"],
@@ -20,7 +21,7 @@ COMMANDS = {
     "structure": ["structure", "run", "--format", "json", "--out", "structure.json"],
     "figures": ["figures", "run", "--out", "figures", "--only", "9", "--format", "png"],
 }
-TRAINS = ("train", "streamed")
+TRAINS = ("train", "streamed", "photographs")
 ANSWERS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "KILL": KILL}
 KILLED_AROUND = ("fsync", "fdatasync", "rename", "renameat", "renameat2")
 SECONDS = 60.0

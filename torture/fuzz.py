@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from torture import drawing
 from torture.calls import KILL, Supervisor
-from torture.damage import damaged, document_in
+from torture.damage import damaged, document_in, make_special
 from torture.facts import complaint, difference, essence, held, timeless
 from torture.server import Outcome, command
-from torture.workshop import CLASSES, EACH_STEP, TRAIN, Workshop, done
+from torture.workshop import CLASSES, EACH_STEP, PHOTOGRAPHS, TRAIN, Workshop, done
 
 RESUME = [*TRAIN, *EACH_STEP]
 PICTURE = f"data/{CLASSES[0]}/0.png"
@@ -42,10 +42,29 @@ FINISHED = {
     " ".join(RESUME): 2,
 }
 UNFINISHED = {" ".join(RESUME): 3, "report run --out page.html": 1, "structure run": 1}
+PHOTOGRAPH = "photos/plum/0.jpg"
+PHOTOGRAPHED = {
+    "evaluate run --json": 2,
+    f"predict run {PHOTOGRAPH} --json": 2,
+    f"predict run --compact {PHOTOGRAPH} --json": 1,
+    "structure run": 1,
+    "report run --out page.html": 1,
+    "compact run --json": 1,
+}
+BEGUN = {" ".join([*RESUME, *PHOTOGRAPHS]): 1}
+BASES = {
+    "finished": (FINISHED, 0.47),
+    "unfinished": (UNFINISHED, 0.15),
+    "photographs": (PHOTOGRAPHED, 0.02),
+    "begun photographs": (BEGUN, 0.02),
+}
+"""Folders with a run and a cache: the commands that read them, and their share of all cases."""
 EXPORTED = {name: {f"predict {name} {PICTURE} --json": 1} for name in
             ("model.onnx", "model.pt2", "model.safetensors")}  # fmt: skip
 CONFIG = "given.json"
-COMMANDS = ("evaluate", "predict", "structure", "report", "figures", "compact", "export", "train")
+COMMANDS = (
+    "evaluate", "predict", "structure", "report", "figures", "compact", "export", "cache", "train",
+)  # fmt: skip
 WRITTEN = ("page.html", "figures", "model.safetensors", "run")
 """What commands write, compared where they end well."""
 FLAG_VALUES = (
@@ -72,17 +91,28 @@ def prepare(workshop: Workshop, only: str = "") -> None:
         (room / CONFIG).write_text(json.dumps(config | {"epochs": 1, "run": "other"}))
         workshop.keep(room, "finished")
     with workshop.room() as room:
-        last = ("rename", "run/checkpoint.pt", 3)
-        supervisor = Supervisor(room, lambda call: KILL if call == last else None)
-        command(RESUME, room, supervisor=supervisor, seconds=120)
+        done([*TRAIN, *PHOTOGRAPHS], room)
+        done(["compact", "run"], room)
         (room / "run" / "report.html").unlink()
-        workshop.keep(room, "unfinished")
-    for base, commands in (("finished", FINISHED), ("unfinished", UNFINISHED)):
+        workshop.keep(room, "photographs")
+    _begin(workshop, "unfinished", RESUME)
+    _begin(workshop, "begun photographs", [*RESUME, *PHOTOGRAPHS])
+    for base, (commands, _) in BASES.items():
         for words in commands:
             _refer(workshop, base, words)
     for commands in EXPORTED.values():
         for words in commands:
             _refer(workshop, "exported", words)
+
+
+def _begin(workshop: Workshop, name: str, words: list[str]) -> None:
+    """Keeps a run that was killed before its third checkpoint appeared."""
+    with workshop.room() as room:
+        last = ("rename", "run/checkpoint.pt", 3)
+        supervisor = Supervisor(room, lambda call: KILL if call == last else None)
+        command(words, room, supervisor=supervisor, seconds=120)
+        (room / "run" / "report.html").unlink()
+        workshop.keep(room, name)
 
 
 def _refer(workshop: Workshop, base: str, words: str) -> None:
@@ -117,17 +147,16 @@ def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
 
 def _strategies(workshop: Workshop) -> list[tuple[st.SearchStrategy[Any], float]]:
     fitting = drawing.documents()
-    shares = {"finished": 0.5, "unfinished": 0.15, "exported": 0.1}
     found = []
-    for base, commands in (("finished", FINISHED), ("unfinished", UNFINISHED)):
+    for base, (commands, share) in BASES.items():
         strategies = [
             _changed(workshop, base, file, commands, fitting.get(Path(file).name))
             for file in _files(workshop.home / base)
         ]
-        found.append((st.one_of(strategies), shares[base]))
+        found.append((st.one_of(strategies), share))
     exported = [_changed(workshop, "exported", file, EXPORTED[file]) for file in EXPORTED]
-    found.append((st.one_of(exported), shares["exported"]))
-    found.append((_configs(workshop, fitting["config.json"]), 0.1))
+    found.append((st.one_of(exported), 0.1))
+    found.append((_configs(workshop, fitting["config.json"]), 0.09))
     found.append((_flags(workshop), 0.15))
     return found
 
@@ -136,7 +165,7 @@ def _files(base: Path) -> list[str]:
     """What a command may read back: files of the run and of the cache, keys in names as stars."""
     found = [path for name in ("run", "cache") for path in sorted((base / name).rglob("*"))]
     names = [
-        re.sub("[0-9a-f]{16}", "*", str(path.relative_to(base)))
+        re.sub("[0-9a-f]{16,}", "*", str(path.relative_to(base)))
         for path in found
         if path.is_file()
         and "tfevents" not in path.name
@@ -198,6 +227,7 @@ def _flags(workshop: Workshop) -> st.SearchStrategy[dict[str, Any]]:
             "train": [*TRAIN, "--epochs", "1"], "predict": ["predict", "run", PICTURE],
             "export": ["export", "run", "--format", "safetensors"],
             "figures": ["figures", "run", "--only", "9", "--format", "png", "--out", "figures"],
+            "cache": ["cache"],
         }.get(name, [name, "run"])  # fmt: skip
         strategies.append(
             st.lists(pair, min_size=1, max_size=3).map(
@@ -247,6 +277,9 @@ def _without_what_the_user_asks_for(outcome: Outcome) -> Outcome:
 
 def _change(room: Path, case: dict[str, Any]) -> None:
     path = _found(room, case["file"])
+    if kind := next((c["kind"] for c in case["changes"] if c["change"] == "special"), None):
+        make_special(path, kind)
+        return
     content = damaged(path.name, path.read_bytes(), case["changes"])
     path.unlink()
     if content is not None:

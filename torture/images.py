@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from torture import drawing
-from torture.damage import damaged
+from torture.damage import SPECIAL, damaged, make_special
 from torture.facts import complaint
 from torture.server import command
 from torture.workshop import CLASSES, Workshop, done
@@ -30,8 +30,6 @@ TRAIN: list[str] = shlex.split(
     "--method baseline --image-size 28 --no-tensorboard"
 )
 WAYS = ([], ["--skip-corrupt"], ["--skip-corrupt", "--stream", "--workers", "0"])
-SPECIAL = ("fifo", "loop", "folder", "dangling", "device")
-"""What is no file of bytes."""
 
 
 def prepare(workshop: Workshop, only: str = "") -> None:
@@ -200,16 +198,8 @@ def _tabulated(workshop: Workshop, case: dict[str, Any]) -> str | None:
 def place(workshop: Workshop, picture: dict[str, Any], path: Path) -> None:
     """Writes one picture of a case, or what is none."""
     special = picture.get("special")
-    if special == "fifo":
-        os.mkfifo(path)
-    elif special == "loop":
-        path.symlink_to(path.name)
-    elif special == "dangling":
-        path.symlink_to("nothing")
-    elif special == "device":
-        path.symlink_to("/dev/zero")
-    elif special == "folder":
-        path.mkdir()
+    if special in SPECIAL:
+        make_special(path, special)
     elif special is not None:
         path.write_bytes(HOSTILE[special]())
     else:

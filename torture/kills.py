@@ -9,7 +9,7 @@ from typing import Any
 from torture.calls import KILL, MISSED, Call, Supervisor
 from torture.facts import complaint, difference, essence
 from torture.server import command
-from torture.workshop import EACH_STEP, TRAIN, Workshop, done
+from torture.workshop import EACH_STEP, PHOTOGRAPHS, TRAIN, Workshop, done
 
 CONFIGURATIONS = {
     "default": [],
@@ -18,6 +18,7 @@ CONFIGURATIONS = {
     "streamed": ["--stream", "--workers", "1"],
     "soft": ["--soft"],
     "bf16": ["--precision", "bf16-mixed"],
+    "photographs": [*PHOTOGRAPHS, "--workers", "1"],
     "ddp": ["--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"],
     "fsdp2": ["--accelerator", "cpu", "--devices", "2", "--strategy", "fsdp2", "--paper"],
 }

@@ -23,6 +23,8 @@ from typing import Any
 from torture.calls import Supervisor, ask_before_calls
 
 SECONDS, MEMORY = 30.0, 2 << 30
+BUSY_MACHINE = 4
+"""A command that waits for a processor so many times as long as it may compute, hangs."""
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname")
 PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system")
 ALLOWED_PROGRAMS = ("git",)
@@ -89,7 +91,7 @@ def command(
         arguments: of the command.
         folder: where it works; nothing outside may be written.
         supervisor: asked before every system call that changes a file.
-        seconds: until it counts as hanging.
+        seconds: of computing until it counts as hanging.
         kill_after: send a signal after so many seconds,
         kill_with: namely this one.
         memory: bytes that it may ask for beyond what imports take, as on a small machine.
@@ -105,7 +107,7 @@ def command(
                 resource.setrlimit(resource.RLIMIT_AS, (most, most))
             _become(arguments, folder, (out.fileno(), err.fileno()), theirs, supervisor, fresh)
         theirs.close()
-        watch = _Watch(pid, began + seconds)
+        watch = _Watch(pid, began, seconds)
         if kill_after is not None:
             watch.signal, watch.signal_at = kill_with, began + kill_after
         status, peak = watch.follow(ours, supervisor)
@@ -124,8 +126,8 @@ def command(
 class _Watch:
     """Follows one process: answers for its calls, and ends it when it takes too much."""
 
-    def __init__(self, pid: int, until: float) -> None:
-        self.pid, self.until = pid, until
+    def __init__(self, pid: int, began: float, seconds: float) -> None:
+        self.pid, self.began, self.seconds = pid, began, seconds
         self.signal, self.signal_at = int(signal.SIGKILL), math.inf
         self.why, self.peak, self.told = "", 0, b""
 
@@ -157,7 +159,7 @@ class _Watch:
         with contextlib.suppress(OSError, IndexError):
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
             self.peak = max(self.peak, pages * os.sysconf("SC_PAGESIZE"))
-        if now > self.until:
+        if now > self.began + self.seconds and self._has_had(self.seconds, now):
             self.why = "hangs"
         elif self.peak > MEMORY:
             self.why = "takes too much memory"
@@ -166,6 +168,14 @@ class _Watch:
         elif now > self.signal_at:
             self.signal_at = math.inf
             os.kill(self.pid, self.signal)
+
+    def _has_had(self, seconds: float, now: float) -> bool:
+        """So much of a processor; or, where others need it, several times as long on the clock."""
+        with contextlib.suppress(OSError, IndexError):
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return used > seconds or now > self.began + BUSY_MACHINE * seconds
+        return True
 
 
 def _end_group(leader: int, patience: float = 15.0) -> tuple[int, ...]:

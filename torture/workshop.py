@@ -1,6 +1,7 @@
 """What the attack works on: a few images, and folders to work in that begin alike."""
 
 import contextlib
+import os
 import shlex
 import shutil
 import tempfile
@@ -17,6 +18,10 @@ TRAIN = shlex.split(
 )
 """Two epochs of two steps; every file of a run and of the cache is written."""
 EACH_STEP = ["--checkpoint-minutes", "1e-9"]
+PHOTOGRAPHS = shlex.split("--data photos --views 2 --workers 0 --batch-size 4")
+"""The same on photographs: a frozen trunk whose features are kept in the cache."""
+LARGE = 1 << 20
+"""Bytes of a file that is linked, not copied: commands replace such files as a whole."""
 
 
 class Workshop:
@@ -26,21 +31,33 @@ class Workshop:
         self.home = home
         self.references: dict[str, Any] = {}
         write_images(home / "data")
+        write_photographs(home / "photos")
 
     @contextlib.contextmanager
     def room(self, like: str = "") -> Iterator[Path]:
         """An empty folder with the images in it, or a copy of a kept one; gone afterwards."""
         with temporary_folder(self.home) as room:
             if like:
-                shutil.copytree(self.home / like, room, symlinks=True, dirs_exist_ok=True)
+                shutil.copytree(
+                    self.home / like, room, symlinks=True, dirs_exist_ok=True,
+                    copy_function=_copy,
+                )  # fmt: skip
             else:
-                (room / "data").symlink_to("../data")
+                for name in ("data", "photos"):
+                    (room / name).symlink_to(f"../{name}")
             yield room
 
     def keep(self, room: Path, name: str) -> None:
         """Keeps a copy of a room to begin others like it."""
         shutil.rmtree(room / "tmp", ignore_errors=True)
         shutil.copytree(room, self.home / name, symlinks=True)
+
+
+def _copy(source: str, target: str) -> None:
+    if os.path.getsize(source) > LARGE:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
 
 
 @contextlib.contextmanager
@@ -72,3 +89,18 @@ def write_images(folder: Path) -> None:
         for number in range(10):
             pixels = np.clip(chance.normal(60 * place + 30, 30, (28, 28, 3)), 0, 255)
             Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+
+
+def write_photographs(folder: Path) -> None:
+    """Six JPEG files for each of three classes, of several sizes."""
+    import numpy as np
+    from PIL import Image
+
+    chance = np.random.default_rng(1)
+    for place, name in enumerate(("pear", "plum", "sloe")):
+        (folder / name).mkdir(parents=True)
+        for number in range(6):
+            coarse = chance.normal(70 * place + 40, 40, (4, 4, 3))
+            size = tuple(int(side) for side in chance.integers(128, 300, 2))
+            image = Image.fromarray(np.clip(coarse, 0, 255).astype(np.uint8))
+            image.resize(size, Image.Resampling.BICUBIC).save(folder / name / f"{number}.jpg")

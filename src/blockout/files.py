@@ -1,8 +1,12 @@
-"""Files that are written whole or not at all, and the leftovers of processes that were killed."""
+"""Files that are written whole or not at all, and the leftovers of processes that were killed.
+
+And files that are read: regular ones only, for a pipe or a device might never end.
+"""
 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -11,7 +15,25 @@ try:
 except ImportError:  # not on Windows
     fcntl = None
 
+LARGEST_TEXT = 1 << 28
+"""Bytes of a JSON file, a log or a table: they are read as a whole."""
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+
+
+def require_regular(path: Path, most: int | None = None) -> None:
+    """Raises OSError for anything but a regular file, and for one of more than ``most`` bytes."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if most is not None and status.st_size > most:
+        what = f"it has {status.st_size:,} bytes; at most {most:,} are read"
+        raise OSError(errno.EFBIG, what, str(path))
+
+
+def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """All of a regular file; an OSError says why not."""
+    require_regular(path, most)
+    return path.read_bytes()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -20,6 +42,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     If anything fails, ``path`` stays as it was and the error is raised. What killed processes have
     left of earlier attempts is deleted.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     remove_litter(path.parent, [path.name])
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

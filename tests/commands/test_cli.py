@@ -118,10 +118,12 @@ def test_wrong_keys_and_values_of_a_config_are_exit_2(said, tmp_path, text, comp
     assert code == 2 and err.splitlines()[0] == f"blockout train: {complaint}"
 
 
-@pytest.mark.parametrize("text", ["nodes: [3\n", "- 1\n", None])
+@pytest.mark.parametrize(
+    "text", [b"nodes: [3\n", b"- 1\n", b"nodes: \xf3\n", b"nodes: " + b"9" * 5000, None]
+)
 def test_a_config_that_cannot_be_read_is_exit_2(said, tmp_path, text):
     if text is not None:
-        (tmp_path / "a.yaml").write_text(text)
+        (tmp_path / "a.yaml").write_bytes(text)
     code, _, err = said("train", "--config", tmp_path / "a.yaml")
     assert code == 2 and len(err.splitlines()) == 2 and "onfig" in err
 
@@ -154,6 +156,11 @@ def test_what_is_printed_moves_no_cursor_whatever_a_folder_or_value_is_called(sa
     for words in (("train", "--lr", "\x05"), ("structure", "R", "--top", "\x0f"), ("\x1b[2J",)):
         code, _, err = said(*words)
         assert code == 2 and not set(err) & set("\x05\x0f\x1b")
+
+
+def test_a_config_that_is_no_file_is_not_waited_for(said):
+    code, _, err = said("train", "--config", "/dev/null")
+    assert code == 2 and "--config /dev/null is not a regular file" in err
 
 
 def test_a_word_that_no_flag_needs_is_refused(said):

@@ -1,9 +1,12 @@
 """Features on disk by content, and batches of them."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.numpy import save
 
 from blockout.data import MemorySplit
 from blockout.data.features import FeatureSplit, FeatureStore, digests, key_of
@@ -46,6 +49,16 @@ def test_features_come_back_as_they_were_added(tmp_path):
     assert all(np.array_equal(again[key], row) for key, row in zip(keys(5), features, strict=True))
     assert keys(6)[5] not in again and again.about == ABOUT
     assert keys(5)[0] not in FeatureStore(tmp_path, "other trunk", ABOUT)
+
+
+def test_a_part_whose_shapes_do_not_fit_is_damaged_though_its_name_fits(tmp_path):
+    store = FeatureStore(tmp_path, "entry", ABOUT)
+    for tensors in ({"keys": np.zeros((2, 18), np.uint8)}, {"keys": np.zeros((3, 18), np.uint8),
+                    "features": np.zeros((2, 7), np.float32)}):  # fmt: skip
+        content = save(tensors)
+        name = hashlib.blake2b(content, digest_size=16).hexdigest()
+        (store.folder / f"{name}.safetensors").write_bytes(content)
+    assert FeatureStore(tmp_path, "entry", ABOUT).damaged == 2
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate"])

@@ -149,6 +149,16 @@ def test_an_earlier_way_is_taken_unless_a_later_one_is_clearly_faster(trunk, spe
     assert features._fastest(measured).name == chosen
 
 
+@pytest.mark.parametrize("way", ["folded", "plain"])
+def test_a_way_that_was_gone_before_is_taken_again_though_another_is_faster(
+    trunk, monkeypatch, way
+):
+    monkeypatch.setattr(features, "_measured", lambda ways, images: faster(ways))
+    assert fast_features(trunk, SIZE, MEAN, STD, threads=1, way=way).name == way
+    unknown = fast_features(trunk, SIZE, MEAN, STD, threads=1, way="by hand")
+    assert unknown.name == fast_features(trunk, SIZE, MEAN, STD, threads=1).name
+
+
 def test_bfloat16_is_taken_only_if_asked_for_and_close(trunk, monkeypatch):
     monkeypatch.setattr(features, "_measured", lambda ways, images: faster(ways))
     assert fast_features(trunk, SIZE, MEAN, STD, threads=1).name != "onednn bfloat16"

@@ -30,6 +30,24 @@ def test_one_flipped_bit_is_noticed(tmp_path):
         read_tensors(tmp_path / files.FINAL)
 
 
+def test_a_file_that_has_grown_is_damaged_and_not_read_to_its_end(tmp_path):
+    write_tensors(tmp_path / files.FINAL, {"a": torch.arange(9.0)})
+    os.truncate(tmp_path / files.FINAL, 1 << 40)
+    with pytest.raises(RunError, match=r"final.safetensors is damaged: it is not as the run wrote"):
+        read_tensors(tmp_path / files.FINAL)
+
+
+@pytest.mark.parametrize("name", [files.RESULT, files.FINAL, files.DIGESTS])
+def test_what_is_no_regular_file_is_named(tmp_path, name):
+    write_json(tmp_path / files.RESULT, {})
+    write_tensors(tmp_path / files.FINAL, {"a": torch.arange(9.0)})
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/null")
+    read = read_tensors if name == files.FINAL else lambda path: read_document(path, dict)
+    with pytest.raises(RunError, match=f"cannot read .*{name}: it is not a regular file"):
+        read(tmp_path / (files.FINAL if name == files.FINAL else files.RESULT))
+
+
 def test_a_file_without_digest_is_read_and_told(tmp_path):
     (tmp_path / files.RESULT).write_text("{}")
     assert read_document(tmp_path / files.RESULT, dict) == {}

@@ -25,8 +25,9 @@ class Trunk(nn.Sequential):
 class Counting:
     """A way through the trunk that counts the images, and stops before some of them."""
 
-    def __init__(self, *given) -> None:
-        self.way = fast_features(*given)
+    def __init__(self, *given, way) -> None:
+        Counting.asked.append(way)
+        self.way = fast_features(*given, way=way)
         self.name, self.images_per_second = self.way.name, self.way.images_per_second
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -38,7 +39,7 @@ class Counting:
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
-    Counting.seen, Counting.most = 0, 10**9
+    Counting.seen, Counting.most, Counting.asked = 0, 10**9, []
     monkeypatch.setattr(features_module, "fast_features", Counting)
 
 
@@ -113,6 +114,12 @@ def test_what_was_computed_before_an_interruption_is_kept(config, monkeypatch):
     Counting.seen, Counting.most = 0, 10**9
     train(config, model=make_model(), data=make_images())
     assert Counting.seen == 280 - 100
+    first, again = Counting.asked
+    assert first is None and again in (
+        "onednn",
+        "folded",
+        "plain",
+    )  # as the first
 
 
 def test_without_views_images_go_through_the_trunk_in_every_epoch(config):

@@ -109,7 +109,10 @@ def train_flags(arguments: list[str]) -> dict[str, Any]:
             refuse(parser.prog, f"{word[:20]}... must be at most {LONGEST_WORD:,} characters long")
         if word.startswith("--config="):
             _require_plain(Path(word.removeprefix("--config=")))
-    values = {k: v for k, v in vars(parser.parse_args(words)).items() if k != "config"}
+    try:
+        values = {k: v for k, v in vars(parser.parse_args(words)).items() if k != "config"}
+    except Exception as error:  # foreign parsers of YAML and JSON fail on nonsense in many ways
+        refuse(parser.prog, f"a flag or a config cannot be read: {error}")
     for name, value in values.items():  # the parser takes null for any kind of value
         if value is None and types.NoneType not in typing.get_args(kinds[name]):
             flag = _readable(f"--{name}")
@@ -126,8 +129,8 @@ def _require_plain(path: Path) -> None:
 
     name, depth = f"--config {path}", 0
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        if not path.is_file():
-            return
+        if path.exists() and not path.is_file():
+            refuse("blockout train", f"{name} is not a regular file")
         if path.stat().st_size > LARGEST_CONFIG:
             refuse("blockout train", f"{name} must be at most {LARGEST_CONFIG:,} bytes long")
         for event in yaml.parse(path.read_text("utf-8"), Loader=yaml.SafeLoader):

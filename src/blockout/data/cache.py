@@ -34,6 +34,7 @@ from blockout.terminal import tell
 VERSION = 2
 """Part of every key. Raise it when the files or the decoding change their meaning."""
 
+ARRAYS = ("images.npy", "rows.npy")
 KINDS = ("decoded", "features", "arrow", "results")
 """The folders inside the cache."""
 UNFINISHED = re.compile(r"\.(?P<entry>.+)\.\d+|(?P<older>.+)\.[a-z0-9_]{8}")
@@ -74,6 +75,8 @@ def read(folder: Path, entry: str) -> Decoded | None:
     """The entry, or None if it is missing or damaged."""
     place = folder / "decoded" / entry
     try:
+        for name in ARRAYS:
+            files.require_regular(place / name)
         about = _read_json(place / "about.json")
         if about.pop("checksums") != _checksums(place):
             return None
@@ -217,7 +220,7 @@ def _with_digest(content: dict[str, Any]) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """What was written with a digest. Of older files nobody knows whether they are damaged."""
-    content = json.loads(path.read_text())
+    content = json.loads(files.read_bytes(path))
     if not isinstance(content, dict):
         content = {"result": content}
     digest = content.pop("sha256", None)
@@ -240,7 +243,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def _checksums(place: Path) -> dict[str, int]:
-    return {name: _crc(place / name) for name in ("images.npy", "rows.npy")}
+    return {name: _crc(place / name) for name in ARRAYS}
 
 
 def _crc(file: Path) -> int:

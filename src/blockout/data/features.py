@@ -70,9 +70,22 @@ class FeatureStore:
     def about(self) -> dict[str, Any]:
         """What was written about the first features; empty if it cannot be read."""
         with contextlib.suppress(OSError, ValueError):
-            known = json.loads((self.folder / ABOUT).read_text(encoding="utf-8"))
+            known = json.loads(files.read_bytes(self.folder / ABOUT))
             return known if isinstance(known, dict) else {}
         return {}
+
+    @property
+    def way(self) -> str | None:
+        """How the first features were computed, where it is known; others follow."""
+        found = self.about.get("way")
+        return found if isinstance(found, str) else None
+
+    @way.setter
+    def way(self, name: str) -> None:
+        if self.way != name:
+            about = json.dumps(self.about | {"way": name}, indent=2) + "\n"
+            with cache.writing(self.folder):
+                files.write_text(self.folder / ABOUT, about)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._rows
@@ -93,18 +106,18 @@ class FeatureStore:
 
     def _read(self, path: Path) -> None:
         try:
-            written = path.read_bytes()
+            written = files.read_bytes(path)
             if hashlib.blake2b(written, digest_size=CONTENT_BYTES).hexdigest() != path.stem:
                 raise ValueError("its bytes are not those of its name")
             part = load(written)
-            keys = part["keys"].tobytes()
-        except (OSError, ValueError, SafetensorError, KeyError):
+            keys, rows = part["keys"], part["features"]
+            if keys.shape != (len(rows), CONTENT_BYTES + VIEW_BYTES) or rows.ndim != 2:
+                raise ValueError("its shapes do not fit")
+        except (OSError, ValueError, SafetensorError, KeyError, TypeError):
             self.damaged += 1
             path.unlink(missing_ok=True)
             return
-        width = CONTENT_BYTES + VIEW_BYTES
-        for row, features in enumerate(part["features"]):
-            self._rows[keys[row * width : (row + 1) * width]] = features
+        self._rows.update(zip(map(bytes, keys), rows, strict=True))
 
 
 class Views(Dataset):

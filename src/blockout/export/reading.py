@@ -15,6 +15,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
 
+from blockout import files
 from blockout.export.about import (
     CHECKSUM,
     KEY,
@@ -30,6 +31,8 @@ from blockout.models import restored
 Format = Literal["onnx", "pt2", "safetensors"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 ENDINGS = ", ".join(f".{name}" for name in FORMATS[:-1]) + f" or .{FORMATS[-1]}"
+LARGEST_ONNX = (1 << 31) - 1
+"""Bytes; more than a protocol buffer may have."""
 EXTERNAL_FILES = "session.model_external_initializers_file_folder_path"
 NOWHERE = os.path.join(os.devnull, "nowhere")
 """A folder that cannot exist, for the files that an ONNX graph may name beside itself."""
@@ -85,7 +88,7 @@ def _read_onnx(path: Path) -> tuple[About, Network]:
     options.log_severity_level = 4
     options.intra_op_num_threads = torch.get_num_threads()
     options.add_session_config_entry(EXTERNAL_FILES, NOWHERE)
-    content = path.read_bytes()
+    content = files.read_bytes(path, LARGEST_ONNX)
     with _or_damaged("or needs a newer onnxruntime"):
         session = runtime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from blockout import files
 from blockout.runs.errors import RunError
 
 DIGESTS = "digests.txt"
@@ -45,7 +46,10 @@ def digest_of_content(content: bytes) -> Digest:
 def record(path: Path, digest: Digest) -> None:
     """Notes what the file will be, or how a log begins; on disk when this returns."""
     line = f"{digest.sha256}  {digest.size}  {path.name}\n".encode()
-    with path.with_name(DIGESTS).open("ab+") as file:
+    kept = path.with_name(DIGESTS)
+    if kept.exists():
+        files.require_regular(kept)
+    with kept.open("ab+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":  # a full disk or a power cut has torn the last line
@@ -58,7 +62,7 @@ def record(path: Path, digest: Digest) -> None:
 def recorded(path: Path) -> list[Digest]:
     """What is known of a file, oldest first. A line that is torn or damaged says nothing."""
     try:
-        text = path.with_name(DIGESTS).read_bytes()
+        text = files.read_bytes(path.with_name(DIGESTS))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -73,8 +77,13 @@ def recorded(path: Path) -> list[Digest]:
 
 def require_undamaged(path: Path, advice: str = AS_IT_IS) -> None:
     """Refuses a file that is not as it was written, and says what to do."""
-    known = recorded(path)
-    if known and digest_of(path) not in known:
+    try:
+        files.require_regular(path)
+        size, known = path.stat().st_size, recorded(path)
+        fits = any(size == digest.size for digest in known) and digest_of(path) in known
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    if known and not fits:
         raise RunError(_damaged(path, advice))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from blockout import files
 from blockout.limits import LARGEST_SIZE
 from blockout.runs import digests
 from blockout.runs.errors import RunError
@@ -339,7 +340,7 @@ def parsed(content: bytes, path: Path, kind: type[Document], where: str = "") ->
 def content_of(path: Path) -> bytes:
     """All of a file."""
     try:
-        return path.read_bytes()
+        return files.read_bytes(path)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 

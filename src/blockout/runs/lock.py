@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from blockout import files
 from blockout.runs.errors import RunError
 from blockout.runs.folder import LOCK, require_files
 from blockout.terminal import tell
@@ -78,6 +79,6 @@ def _sign(path: Path, work: str) -> None:
 
 def _holder(path: Path) -> Holder | str:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Holder)
+        return msgspec.json.decode(files.read_bytes(path), type=Holder)
     except (OSError, msgspec.DecodeError):
         return "another process"

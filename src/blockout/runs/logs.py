@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from blockout import files
 from blockout.runs import digests
 from blockout.runs.documents import Entry, content_of, parsed
 from blockout.runs.errors import RunError
@@ -60,6 +61,8 @@ def rewind(path: Path, count: int | None, step: int) -> None:
     Raises:
         RunError: entries are missing or damaged.
     """
+    if path.exists():
+        _require_regular(path)
     found = _lines(path) if count != 0 else []
     if count is None:
         entries = [
@@ -73,8 +76,16 @@ def rewind(path: Path, count: int | None, step: int) -> None:
         )
     size = found[count - 1][1] if count else 0
     if path.exists() and path.stat().st_size != size:
-        content = path.read_bytes()[:size].rstrip(b"\n") + b"\n" * (size > 0)
+        with path.open("rb") as file:
+            content = file.read(size).rstrip(b"\n") + b"\n" * (size > 0)
         write_atomically(path, lambda beside: beside.write_bytes(content))
+
+
+def _require_regular(path: Path) -> None:
+    try:
+        files.require_regular(path)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _lines(path: Path) -> list[tuple[bytes, int]]:

@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from blockout import files
 from blockout.layers import BlockoutConv2d, BlockoutLayer, memberships_of
 from blockout.structure.nodes import Layer, Rows
 
@@ -119,8 +121,8 @@ def read_taxonomy(path: Path | str, classes: Sequence[str]) -> tuple[str, ...]:
     path = Path(path)
     groups: dict[str, str] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [(n, row) for n, row in enumerate(csv.reader(file), 1) if any(row)]
+        text = io.StringIO(files.read_bytes(path).decode("utf-8-sig"), newline="")
+        rows = [(n, row) for n, row in enumerate(csv.reader(text), 1) if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
     for line, row in rows:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from blockout.files import write_text
+from blockout.files import read_bytes, write_text
 from blockout.graph import living_codes
 from blockout.structure import diagrams, sources
 from blockout.structure.nodes import ClassGroup, Cost, Layer, LayerCost, NodeSet, Rows
@@ -145,7 +145,7 @@ class Structure:
                 "one"
             )
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_bytes(path).decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not a structure in JSON: {error}") from error
         return cls.from_json(text, str(path))
