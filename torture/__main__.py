@@ -132,13 +132,36 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _write_record(values: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """The counts of each part, and the pieces that they are the sums of."""
     from blockout.runs.documents import as_json
     from blockout.runs.environment import environment
 
     made = as_json(environment()) | {"command": "python -m torture"}
     made["machine"]["workers"] = values.workers
-    text = json.dumps({"parts": rows, **made}, indent=2)
+    before = values.record.read_text() if values.add and values.record.exists() else "{}"
+    pieces = json.loads(before).get("pieces", [])
+    pieces += [row | {"commit": made["commit"]} for row in rows]
+    parts = [_total([piece for piece in pieces if piece["part"] == name]) for name in PARTS]
+    text = json.dumps(
+        {"parts": [part for part in parts if part], "pieces": pieces, **made}, indent=2
+    )
     values.record.write_text(text + "\n")
+
+
+def _total(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several; empty of none."""
+    if not pieces:
+        return {}
+    summed = {key: sum(piece[key] for piece in pieces) for key in ("cases", "failed", "missed")}
+    kinds = sum((Counter(piece["of"]) for piece in pieces), Counter())
+    return {
+        "part": pieces[0]["part"],
+        **summed,
+        "longest": max(piece["longest"] for piece in pieces),
+        "minutes": round(sum(piece["minutes"] for piece in pieces), 1),
+        "seeds": [piece["seed"] for piece in pieces],
+        "of": dict(sorted(kinds.items())),
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=os.cpu_count(), help="default: one per processor")
     add("--only", default="", metavar="WORD", help="configurations or commands with this name")
     add("--record", type=Path, metavar="FILE", help="write counts, seeds, versions and machine")
+    add("--add", action="store_true", help="add to the counts of that file, for parts run apart")
     add("--no-keep", dest="keep", action="store_false", help="add no failure to the corpus")
     return parser
 

@@ -101,6 +101,8 @@ def write_photographs(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         for number in range(6):
             coarse = chance.normal(70 * place + 40, 40, (4, 4, 3))
-            size = tuple(int(side) for side in chance.integers(128, 300, 2))
+            width, height = (int(side) for side in chance.integers(128, 300, 2))
             image = Image.fromarray(np.clip(coarse, 0, 255).astype(np.uint8))
-            image.resize(size, Image.Resampling.BICUBIC).save(folder / name / f"{number}.jpg")
+            image.resize((width, height), Image.Resampling.BICUBIC).save(
+                folder / name / f"{number}.jpg"
+            )
