@@ -78,6 +78,22 @@ MEMORY_LIMIT = 2 << 30
 
 def prepare(workshop: Workshop, only: str = "") -> None:
     """A finished run, an unfinished one, exports; and what each command says of them."""
+    if only in "unfinished":
+        _begin(workshop, "unfinished", RESUME)
+    if only in "begun photographs":
+        _begin(workshop, "begun photographs", [*RESUME, *PHOTOGRAPHS])
+    if not only:
+        _finish(workshop)
+    for base, (commands, _) in BASES.items():
+        for words in commands if (workshop.home / base).exists() else ():
+            _refer(workshop, base, words)
+    for commands in () if only else EXPORTED.values():
+        for words in commands:
+            _refer(workshop, "exported", words)
+
+
+def _finish(workshop: Workshop) -> None:
+    """Finished runs and their exports."""
     with workshop.room() as room:
         done(TRAIN, room)
         done(["compact", "run"], room)
@@ -95,23 +111,17 @@ def prepare(workshop: Workshop, only: str = "") -> None:
         done(["compact", "run"], room)
         (room / "run" / "report.html").unlink()
         workshop.keep(room, "photographs")
-    _begin(workshop, "unfinished", RESUME)
-    _begin(workshop, "begun photographs", [*RESUME, *PHOTOGRAPHS])
-    for base, (commands, _) in BASES.items():
-        for words in commands:
-            _refer(workshop, base, words)
-    for commands in EXPORTED.values():
-        for words in commands:
-            _refer(workshop, "exported", words)
 
 
 def _begin(workshop: Workshop, name: str, words: list[str]) -> None:
-    """Keeps a run that was killed before its third checkpoint appeared."""
+    """Keeps a run that was killed before its second checkpoint appeared."""
     with workshop.room() as room:
-        last = ("rename", "run/checkpoint.pt", 3)
+        last = ("rename", "run/checkpoint.pt", 2)
         supervisor = Supervisor(room, lambda call: KILL if call == last else None)
-        command(words, room, supervisor=supervisor, seconds=120)
-        (room / "run" / "report.html").unlink()
+        outcome = command(words, room, supervisor=supervisor, seconds=120)
+        if not supervisor.killed:
+            raise RuntimeError(f"there was nothing to kill: {outcome.err or outcome.out}")
+        (room / "run" / "report.html").unlink(missing_ok=True)
         workshop.keep(room, name)
 
 
@@ -130,9 +140,9 @@ def _facts(outcome: Outcome, words: str, room: Path) -> dict[str, Any]:
     for name in WRITTEN:
         path = room / name
         if path.is_file():
-            facts[name] = held(path)
+            facts[name] = held(path, room)
         elif path.is_dir() and (name != "run" or words.startswith("train")):
-            facts |= {f"{name}/{k}": v for k, v in essence(path).items()}
+            facts |= {f"{name}/{k}": v for k, v in essence(path, room).items()}
     return facts
 
 
@@ -148,12 +158,17 @@ def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
 def _strategies(workshop: Workshop) -> list[tuple[st.SearchStrategy[Any], float]]:
     fitting = drawing.documents()
     found = []
-    for base, (commands, share) in BASES.items():
+    there = {base: BASES[base] for base in BASES if (workshop.home / base).exists()}
+    for base, (commands, share) in there.items():
         strategies = [
             _changed(workshop, base, file, commands, fitting.get(Path(file).name))
             for file in _files(workshop.home / base)
         ]
         found.append((st.one_of(strategies), share))
+    if not (workshop.home / "exported").exists():
+        return [
+            (strategy, share / sum(BASES[base][1] for base in there)) for strategy, share in found
+        ]
     exported = [_changed(workshop, "exported", file, EXPORTED[file]) for file in EXPORTED]
     found.append((st.one_of(exported), 0.1))
     found.append((_configs(workshop, fitting["config.json"]), 0.09))

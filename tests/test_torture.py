@@ -1,0 +1,25 @@
+"""A minute of the standing attack, `make torture`: kills, failing writes, damaged files, images."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_a_minute_of_the_torture_finds_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "torture", "--short", "--no-keep", "--workers", "1"],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    if "needs Linux" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    rows = [line.split() for line in done.stdout.splitlines()[-4:]]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row[0] for row in rows] == ["kills", "faults", "fuzz", "images"]
+    assert all(int(cases) >= 3 and failed == missed == "0" for _, cases, failed, missed, *_ in rows)
