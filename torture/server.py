@@ -178,7 +178,7 @@ class _Watch:
         return True
 
 
-def _end_group(leader: int, patience: float = 15.0) -> tuple[int, ...]:
+def _end_group(leader: int, patience: float = 60.0) -> tuple[int, ...]:
     """Waits for what a command has started, then ends the rest; returns the rest."""
     until = time.monotonic() + patience
     while (rest := _members(leader)) and time.monotonic() < until:
