@@ -205,7 +205,7 @@ def test_versions_beyond_these_libraries_are_told(complaint, exported):
         ({"auto_map": {"AutoModel": "evil.Model"}}, "asks for auto_map"),
         ({"_attn_implementation": "someone/kernel"}, "asks for _attn_implementation"),
         ({"model_type": "timm_wrapper"}, "no image model that we know"),
-        ({"hidden_size": 10**6}, "and the weights hold"),
+        ({"hidden_size": 12 * 10**5}, "and the weights hold"),
     ],
 )
 def test_a_description_that_would_fetch_code_or_fill_the_memory_is_refused(
@@ -249,7 +249,8 @@ def test_an_onnx_file_reads_no_other_file(complaint, tmp_path, monkeypatch):
         opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10,
     )  # fmt: skip
     said = complaint("a.onnx", model.SerializeToString())
-    assert said.startswith(" is damaged or needs a newer onnxruntime: ") and "xternal" in said
+    assert said.startswith(" is damaged or needs a newer onnxruntime: ")
+    assert "xternal" in said or "nowhere" in said  # until onnxruntime 1.22: no such file there
 
 
 @pytest.mark.usefixtures("_patience")

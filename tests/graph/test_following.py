@@ -142,7 +142,7 @@ def on_view(change):
 
 
 def written(h):
-    out = torch.zeros(2, NODES, SIDE, SIDE, dtype=h.dtype)
+    out = torch.zeros(2, NODES, SIDE, SIDE).to(h)
     torch.add(h.flip(1), 1, out=out)
     return out
 

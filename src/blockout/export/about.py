@@ -106,5 +106,8 @@ class About(msgspec.Struct, frozen=True):
             return msgspec.convert(values, cls)
         except ExportError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            msgspec.MsgspecError,  # no ValueError before msgspec 0.20
+            ValueError, TypeError, KeyError, AttributeError, RecursionError,
+        ) as error:  # fmt: skip
             raise ExportError(f"is damaged: its description is wrong ({error})") from error

@@ -1,6 +1,7 @@
 """Reads exported files to classify with. Nothing in them is unpickled or run as Python."""
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -184,11 +185,11 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Hides warnings and log lines of exporters and loaders; errors are still raised."""
+    """Hides warnings, log lines and what exporters and loaders print; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
