@@ -205,7 +205,7 @@ def test_versions_beyond_these_libraries_are_told(complaint, exported):
         ({"auto_map": {"AutoModel": "evil.Model"}}, "asks for auto_map"),
         ({"_attn_implementation": "someone/kernel"}, "asks for _attn_implementation"),
         ({"model_type": "timm_wrapper"}, "no image model that we know"),
-        ({"hidden_size": 12 * 10**5}, "and the weights hold"),
+        ({"hidden_size": 12 * 80_000}, "and the weights hold"),
     ],
 )
 def test_a_description_that_would_fetch_code_or_fill_the_memory_is_refused(
