@@ -46,11 +46,11 @@ from blockout.runs.config import TrainConfig
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
 from blockout.runs.folder import write_json
-from blockout.runs.images import load_images
 from blockout.runs.schedule import fitting_schedule
 from blockout.training.engine import fit
 from blockout.training.evaluation import measure_statistics
 from blockout.training.features import with_features
+from blockout.training.images import training_images
 
 RATES = (0.2, 0.35, 0.5, 0.65, 0.8)
 METHODS: dict[str, dict[str, Any]] = {
@@ -79,7 +79,7 @@ def features_of(name: str) -> ImageData:
     """The set through the frozen trunk; what is cached is not computed again."""
     views = 4 if name not in ("cifar10", "cifar100") else 1
     config = TrainConfig(DataConfig(name, views=views), ModelConfig(trunk="efficientnet-lite0"))
-    images = load_images(config)
+    images = training_images(config, print)
     config = config.for_images(images)
     size, classes = images.image_size, len(images.classes)
     model = build_model(config.model, classes=classes, data_name=images.name, image_size=size)

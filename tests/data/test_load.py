@@ -253,8 +253,11 @@ def cifar() -> None:
 def test_cifar100_has_its_classes_superclasses_and_known_mean(tmp_path: Path) -> None:
     config = DataConfig(data="cifar100", cache=tmp_path / "cache", holdout=0.1)
     data = load(config)
-    assert (len(data.train), len(data.holdout), len(data.test)) == (45_000, 5_000, 10_000)
-    assert data.train.labels.bincount().tolist() == [450] * 100
+    assert (len(data.train) + len(data.holdout), len(data.test)) == (50_000, 10_000)
+    assert abs(len(data.holdout) - 5000) < 400  # drawn by content: six standard deviations
+    held = data.holdout.labels.bincount(minlength=100)
+    assert torch.equal(data.train.labels.bincount(), 500 - held)
+    assert held.min() > 15 and held.max() < 95  # 50 each: five and seven standard deviations
     assert data.test.labels.bincount().tolist() == [100] * 100
     assert data.groups is not None and data.group_names is not None
     assert np.bincount(data.groups).tolist() == [5] * 20
@@ -269,4 +272,4 @@ def test_cifar100_has_its_classes_superclasses_and_known_mean(tmp_path: Path) ->
     before = time.perf_counter()
     again = load(config)
     assert time.perf_counter() - before < 3  # about 0.2 s
-    assert torch.equal(again.train.images_at([0, 44_999]), data.train.images_at([0, 44_999]))
+    assert torch.equal(again.train.images_at([0, 44_000]), data.train.images_at([0, 44_000]))

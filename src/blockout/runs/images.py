@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from blockout.data import DataConfig, ImageData, load
 from blockout.data.duplicates import Grouping, copies
@@ -68,7 +69,7 @@ def load_images(config: TrainConfig, alike: ModelGrouping | None = None) -> Imag
 
 def _earlier(config: TrainConfig) -> Kept | None:
     """The split of the run that continues, or whose weights it starts from."""
-    run, start = config.run.run, config.run.init_from
+    run, start = (p and Path(p) for p in (config.run.run, config.run.init_from))
     if run is not None and not config.run.restart and (split := read_split(run)) is not None:
         before = read_config(run / files.CONFIG)
         if _division(before) == _division(config):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from blockout import Guidance
 from blockout.data import DataConfig, ImageData, MemorySplit
 from blockout.models import ModelConfig
 from blockout.runs import folder as files
@@ -46,10 +47,12 @@ def tinted_images(names: tuple[str, ...], groups: tuple[int, ...] | None = None)
 
 def tiny_run(folder: Path, data: ImageData, method: str = "blockout", learned: bool = True) -> Path:
     """Trained for three epochs through the real loop, in a second or two."""
+    alike = "predictions" if data.groups is None else "groups"
     config = TrainConfig(
         DataConfig("tinted noise"),
         ModelConfig(method, width=0.1, nodes=24, clusters=3, learned=learned),
-        OptimisationConfig(epochs=3, batch_size=24),
+        OptimisationConfig(epochs=3, batch_size=24, affinity_from=alike),
+        Guidance(class_budget=1),
         compute=ComputeConfig(accelerator="cpu", devices="1"),
         run=RunConfig(run=folder, log_every=1, tensorboard=False),
     )
@@ -101,7 +104,8 @@ def begun(tmp_path_factory, run) -> Path:
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory) -> Path:
     """Two classes."""
-    return tiny_run(tmp_path_factory.mktemp("report") / "two", tinted_images(("cat", "dog")))
+    data = tinted_images(("cat", "dog"), (0, 1))
+    return tiny_run(tmp_path_factory.mktemp("report") / "two", data)
 
 
 @pytest.fixture(scope="session")

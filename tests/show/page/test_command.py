@@ -151,7 +151,8 @@ def test_after_each_checkpoint_the_folder_can_be_drawn(run, tmp_path, minutes, t
 
     config = json.loads((run / files.CONFIG).read_text())
     config |= {"run": str(tmp_path / "run"), "checkpoint_minutes": minutes}
-    train(TrainConfig.from_flat(config), data=tinted_images(NAMES), after_save=seen)
+    data = tinted_images(NAMES, (0, 0, 1, 1, 2, 2))
+    train(TrainConfig.from_flat(config), data=data, after_save=seen)
     assert epochs[: len(times)] == times and epochs[-1] == 3
 
 

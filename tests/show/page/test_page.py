@@ -379,7 +379,7 @@ def test_time_and_order_are_set_by_keyboard(opened, run):
 
 def test_light_and_dark_follow_the_reader(opened, run):
     page = opened(run, color_scheme="dark")
-    page.tab.wait_for_selector(".plot[data-drawn]")
+    page.draw_all()
 
     def lightness(what: str, colour: str) -> float:
         found = page.tab.eval_on_selector(what, f"part => getComputedStyle(part).{colour}")
