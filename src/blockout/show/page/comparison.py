@@ -21,6 +21,8 @@ the spread within them means little."""
 HEADS = ("method", "test accuracy (%)", "spread (points)", "runs", "seeds")
 SPREAD = Markup("""<p class="small">Mean and standard deviation over the runs of a method, which
 differ only in their seed; a single run has no spread.</p>""")
+DIGITS = 6
+"""Of a per cent: an axis that spans the rounding of one number cannot be drawn."""
 SURE = 0.05
 """An agreement with a larger p-value is no better than chance."""
 
@@ -130,7 +132,7 @@ def _dots(score: Score, row: int) -> go.Scatter:
     return go.Scatter(
         mode="markers",
         name=plain(score.group.label, 120),
-        x=list(score.values),
+        x=[round(value, DIGITS) for value in score.values],
         y=[row] * len(score.values),
         marker={"color": score.group.colour, "size": 11, "opacity": 0.85},
         customdata=[[plain(run.name), run.seed] for run in score.finished],
@@ -142,7 +144,7 @@ def _mean(score: Score, row: int) -> go.Scatter:
     colour, said = score.group.colour, f"± {score.spread:.2f} over {len(score.values)} runs"
     return go.Scatter(
         mode="markers",
-        x=[score.mean],
+        x=[round(score.mean, DIGITS)],
         y=[row + 0.22],
         marker={"color": colour, "size": 11, "symbol": "diamond-open", "line_width": 2},
         error_x={"array": [score.spread], "color": colour, "thickness": 2},
