@@ -120,5 +120,12 @@ def test_real_runs_with_and_without_blockout_are_compared(run, baseline, unfinis
     views = [Run.open(folder) for folder in (run, baseline, unfinished)]
     figure = section(views).figures[0]
     assert [trace["x"] for trace in traces(figure)] == [
-        [views[0].result.test.accuracy], [views[1].result.test.accuracy],
-    ]  # fmt: skip
+        [pytest.approx(view.result.test.accuracy, abs=1e-6)] for view in views[:2]
+    ]
+
+
+def test_the_mean_of_equal_accuracies_stands_exactly_on_them():
+    """Or the axis would span the rounding of one number, which Plotly cannot draw."""
+    runs = [view(name, 85.41666666666666, seed=seed) for seed, name in enumerate("abc")]
+    dots, mean = traces(section(runs).figures[0])
+    assert set(dots["x"]) == set(mean["x"])
