@@ -11,9 +11,10 @@ rate is the best of RATES on the hold-out over the first two seeds. The rest are
 `blockout train`. Those of the guide were chosen among about 30 variants by the test accuracy of
 Grocery (seeds 0 to 2) and digits (seeds 0 to 5): on these sets its rows are the best of many.
 
-Each run is added to the record at once, and runs that it holds are not repeated. Ends in a table: test accuracy, the paired difference to the baseline with
-its 95 % interval (t), connections of FC2 and the classifier left, accuracy after cutting the rest
-off. A run takes 2 to 20 seconds once features are cached.
+Each run is added to the record at once, and runs that it holds are not repeated. Ends in a table:
+test accuracy, the paired difference to the baseline with its 95 % interval (t), connections of FC2
+and the classifier left, accuracy after cutting the rest off. A run takes 2 to 20 seconds once
+features are cached.
 """
 
 import argparse
