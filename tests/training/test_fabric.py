@@ -52,12 +52,19 @@ def run(launcher: list[str], *words: object, folder: Path) -> subprocess.Complet
     """The script in processes of its own; without what the suite's own environment says."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    unset = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "NODE_RANK")
-    env = {k: v for k, v in os.environ.items() if k not in unset} | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, str(script), str(Path(__file__).parent)]
     return subprocess.run(
-        [*command, *map(str, words)], capture_output=True, text=True, timeout=200, env=env
+        [*command, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=clean_environment(),
     )
+
+
+def clean_environment() -> dict[str, str]:
+    unset = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "NODE_RANK")
+    return {k: v for k, v in os.environ.items() if k not in unset} | {"OMP_NUM_THREADS": "1"}
 
 
 def curve(folder: Path, name: str = "loss") -> list[float]:
@@ -110,3 +117,32 @@ def test_what_does_not_fit_the_machine_names_the_flags():
         make_fabric(ComputeConfig("cpu", "two"))
     with pytest.raises(ValueError, match=r"--precision.*do not fit"):
         make_fabric(ComputeConfig("cpu", "1", precision="31-true"))
+
+
+FIRST = """
+import subprocess, sys, time
+from blockout.training import fabric
+with fabric._leaving_its_number():
+    environment = {**fabric.os.environ, "LOCAL_RANK": "1"}
+    subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment)
+time.sleep(100)
+"""
+SECOND = """
+import os, time
+from blockout.training import fabric
+fabric._GRACE_SECONDS = 0.1
+with fabric._leaving_its_number():
+    print(os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_process_ends_after_the_one_that_started_it():
+    """Whatever it waits for: here it sleeps, in practice it may wait for others to connect."""
+    words = [sys.executable, "-c", FIRST, SECOND]
+    options: dict = {"stdout": subprocess.PIPE, "text": True, "env": clean_environment()}
+    with subprocess.Popen(words, **options) as first:
+        assert first.stdout is not None and int(first.stdout.readline()) > 0
+        first.kill()
+        rest, _ = first.communicate(timeout=30)  # until both have closed it
+    assert rest == ""

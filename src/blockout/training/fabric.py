@@ -18,8 +18,10 @@ from torch.distributed.fsdp import fully_shard
 
 from blockout.runs.config import ComputeConfig
 from blockout.runs.errors import RunError, ToldElsewhere
+from blockout.starting import is_first_process
 from blockout.training.processes import Processes, T
 
+_FIRST = "BLOCKOUT_FIRST_PROCESS"
 _GRACE_SECONDS = 20.0  # for a process that has lost another to say so before it is killed
 _ENDING_SECONDS = 2.0  # a process closes its connections before it has ended
 _FREEING_SECONDS = 0.5  # a waiting thread takes the lock at once; a busy machine schedules it late
@@ -31,8 +33,8 @@ class FabricProcesses(Processes):
     def __init__(self, compute: ComputeConfig) -> None:
         """Starts the processes: what follows runs in each of them."""
         self._fabric = make_fabric(compute)
-        self._parent = os.getppid()
-        self._fabric.launch()
+        with _leaving_its_number() as self._parent:
+            self._fabric.launch()
         _give_grace()
         super().__init__(self._fabric.device)
         self.rank, self.world = self._fabric.global_rank, self._fabric.world_size
@@ -128,6 +130,32 @@ def _is_of_an_exchange(error: RuntimeError) -> bool:
     """Whether processes could not talk to each other; gloo raises plain RuntimeErrors."""
     known = isinstance(error, torch.distributed.DistError)
     return known or any(text in str(error) for text in ("gloo", "peer", "process group"))
+
+
+@contextmanager
+def _leaving_its_number() -> Iterator[int]:
+    """The first process leaves its number to those that it starts inside, and they end after it.
+
+    Most would notice its end at the next exchange. One that still waits for the others to connect
+    would wait for minutes. Gives the number of this process's parent.
+    """
+    if is_first_process():
+        os.environ[_FIRST] = str(os.getpid())
+        try:
+            yield os.getppid()
+        finally:
+            del os.environ[_FIRST]
+        return
+    parent = int(os.environ.get(_FIRST, os.getppid()))
+    threading.Thread(target=_end_after, args=(parent,), name="end-after", daemon=True).start()
+    yield parent
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_ENDING_SECONDS / 4)
+    time.sleep(_GRACE_SECONDS)
+    os._exit(1)
 
 
 def _give_grace() -> None:
