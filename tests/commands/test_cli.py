@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from blockout.data.streams import in_workers
 from blockout.runs import Run
 from blockout.runs.folder import write_json
 
@@ -357,6 +359,22 @@ def test_a_lost_process_of_several_is_one_line(tmp_path):
 def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
     monkeypatch.setattr("blockout.training.train", failing(KeyboardInterrupt()))
     assert said("train", "--run", tmp_path)[::2] == (130, "\ninterrupted\n")
+
+
+class EndsItself(torch.utils.data.Dataset):
+    def __getitem__(self, key):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_a_worker(config, **_):
+    list(in_workers(EndsItself(), [0, 1], 1))
+
+
+def test_a_lost_worker_is_no_mistake_of_ours(said, monkeypatch, tmp_path):
+    monkeypatch.setattr("blockout.training.train", lose_a_worker)
+    code, _, err = said("train", "--run", tmp_path / "run")
+    assert code == 1 and len(err.splitlines()) == 1
+    assert err.startswith("blockout train: a process that reads images was killed, ")
 
 
 def not_ours(config, **_):

@@ -25,6 +25,13 @@ SOURCE = str(Path(blockout.__file__).parent)
 NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 """What torch's allocator for the CPU says, in a RuntimeError."""
 
+LOST_WORKER = "DataLoader worker (pid"
+"""What torch says of one that was killed, wherever it notices."""
+WORKER_WAS_LOST = (
+    "a process that reads images was killed, often because memory is short: --workers 0 reads them "
+    "without. The same command continues"
+)
+
 
 def exit_code(name: str, error: BaseException, *, debug: bool = False) -> int:
     """Says how a command ended, and returns what that means to the shell.
@@ -51,6 +58,8 @@ def exit_code(name: str, error: BaseException, *, debug: bool = False) -> int:
             return 1
         if isinstance(error, RunError):
             return _said(f"{name}: {one_line(error)}", 1)
+        if str(error).startswith(LOST_WORKER):
+            return _said(f"{name}: {WORKER_WAS_LOST}", 1)
     if _is_out_of_memory(error):
         return _said(f"{name}: there is not enough memory{_asked_for(error)}", 1)
     if _can_be_mended(error):
