@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +26,10 @@ TOLERANCE = 1e-3
 in another order change 1e-6 of it; a wrong padding or normalisation changes far more."""
 COSINE, GAIN = 0.9995, 1.3
 """How alike bfloat16 features must be to those of float32, and how many times faster."""
-CLOSE = 1.2
+CLOSE = 1.5
 """A way is taken unless a later one is so many times faster, so that noise does not decide."""
-REPEATS, SECONDS = 5, 1.0
-"""How often a way is measured, and after how long no more."""
+REPEATS, AT_LEAST, SECONDS = 5, 0.2, 1.0
+"""Each way is measured so often, more often within a time, and after a longer one no more."""
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,13 @@ def _measured(
     """With their speed, measured in turns; the best of several times."""
     best = [float("inf")] * len(ways)
     began = time.perf_counter()
-    for _ in range(REPEATS):
+    for repeat in itertools.count(1):
         for place, way in enumerate(ways):
             start = time.perf_counter()
             way(images)
             best[place] = min(best[place], time.perf_counter() - start)
-        if time.perf_counter() - began > SECONDS * len(ways):
+        seconds = (time.perf_counter() - began) / len(ways)
+        if seconds > SECONDS or (repeat >= REPEATS and seconds > AT_LEAST):
             break
     return [
         replace(way, images_per_second=len(images) / seconds)
