@@ -32,6 +32,8 @@ SHORT = {
 """Of each part, what to attack and how often, for a minute of it."""
 CORPUS = Path(__file__).parent / "corpus"
 KEPT_OF_ONE_KIND = 2
+TOLD_EVERY = 60.0
+"""Seconds between two lines of progress."""
 
 
 def main() -> int:
@@ -69,10 +71,13 @@ def attack(workshop: Workshop, name: str, values: argparse.Namespace) -> dict[st
             problem = f"the torture itself failed: {type(error).__name__}: {error}"
         return {"case": case, "problem": problem, "seconds": time.monotonic() - started}
 
-    until = began + 60 * values.minutes
+    until, told = began + 60 * values.minutes, began
     results = []
     for result in server.in_parallel(work, cases, values.workers, until):
         results.append(result)
+        if (now := time.monotonic()) > told + TOLD_EVERY:
+            left, told = (now - began) / len(results) * (len(cases) - len(results)), now
+            print(f"  {len(results)} of {len(cases)}, {left / 60:.0f} minutes left", flush=True)
         if result["problem"]:
             print(f"  {result['problem']}\n    {json.dumps(result['case'])}", flush=True)
     failed = [result for result in results if _failed(result)]

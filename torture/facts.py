@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,32 @@ def complaint(done: Outcome, codes: tuple[int, ...] = EXIT_CODES) -> str | None:
     return None
 
 
+class Markup(HTMLParser):
+    """Finds what a text from a file has become that a browser would obey."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "meta" and (given.get("http-equiv") or "").lower() == "refresh":
+            self.found.append("a page that leaves itself")
+        if "onerror" in given or "torture" in given:
+            self.found.append(f"<{tag}> from a file")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and data.startswith("alert("):
+            self.found.append("a script from a file")
+
+
+def obeyed(page: Path) -> str | None:
+    """What a page holds that came from a file and that a browser obeys."""
+    parser = Markup()
+    parser.feed(page.read_text(encoding="utf-8"))
+    return f"{page.name} holds {parser.found[0]}" if parser.found else None
+
+
 def essence(folder: Path, room: Path | None = None) -> dict[str, Any]:
     """Names of all files below and what they hold, without what the clock decides.
 
@@ -56,7 +83,7 @@ def essence(folder: Path, room: Path | None = None) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_dir() or path.is_symlink():
+        if not path.is_file() or path.is_symlink():
             continue
         name = re.sub(r"[0-9a-f]{16,}", "#", str(path.relative_to(folder)))
         if "tfevents" in name:

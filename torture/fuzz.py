@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torture import drawing
 from torture.calls import KILL, Supervisor
 from torture.damage import damaged, document_in, make_special
-from torture.facts import complaint, difference, essence, held, timeless
+from torture.facts import complaint, difference, essence, held, obeyed, timeless
 from torture.server import Outcome, command
 from torture.workshop import CLASSES, EACH_STEP, PHOTOGRAPHS, TRAIN, Workshop, done
 
@@ -272,7 +272,7 @@ def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
         outcome = command(arguments, room, memory=MEMORY_LIMIT if given else None)
         if given:
             outcome = _without_what_the_user_asks_for(outcome)
-        if problem := complaint(outcome):
+        if problem := complaint(outcome) or _obeyed(room):
             return problem
         if outcome.code != 0 or given:
             return None
@@ -288,6 +288,11 @@ def _without_what_the_user_asks_for(outcome: Outcome) -> Outcome:
         outcome, breaches=(), stopped="" if began else outcome.stopped,
         code=0 if began else outcome.code,
     )  # fmt: skip
+
+
+def _obeyed(room: Path) -> str | None:
+    pages = [path for path in (room / "page.html", room / "run" / "report.html") if path.is_file()]
+    return next(filter(None, map(obeyed, pages)), None)
 
 
 def _change(room: Path, case: dict[str, Any]) -> None:

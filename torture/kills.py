@@ -86,7 +86,7 @@ def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
 
 def _disturbed(workshop: Workshop, case: dict[str, Any], room: Path) -> str | None:
     name, number = case["configuration"], signal.Signals[case.get("signal", "SIGKILL")]
-    options: dict[str, Any] = {"fresh": case.get("fresh", _fresh(name))}
+    options: dict[str, Any] = {"fresh": case.get("fresh") or _fresh(name)}
     if "call" in case:
         wanted = Call(*case["call"])
         options["supervisor"] = Supervisor(room, lambda call: KILL if call == wanted else None)
@@ -97,7 +97,8 @@ def _disturbed(workshop: Workshop, case: dict[str, Any], room: Path) -> str | No
     if "call" in case and not options["supervisor"].met:
         return MISSED
     codes = (0, -number) if number != signal.SIGINT else (0,)
-    return complaint(outcome, (*codes, 128 + number))
+    lost = (1,) if "call" in case else ()  # it was one of its processes, and the first says so
+    return complaint(outcome, (*codes, *lost, 128 + number))
 
 
 def words(name: str) -> list[str]:

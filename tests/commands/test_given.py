@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from blockout.data import DataConfig
 from blockout.models import ModelConfig
-from blockout.runs import Run
+from blockout.runs import Run, RunError
 from blockout.runs import folder as files
 from blockout.training import (
     ComputeConfig,
@@ -23,6 +23,7 @@ from blockout.training import (
     load_images,
     train,
 )
+from torture.facts import obeyed
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +251,41 @@ def test_names_are_shown_and_not_obeyed(said, run, image, tmp_path):
     assert OBEYED in json.loads(shown[1][1])["classes"]
     assert json.loads(shown[1][1])["image"] == str(picture)
     assert "gone\\x1b[2J.png" in shown[4][2] and shown[4][0] == 1
+
+
+MARKUP = "'></script><meta http-equiv=refresh content=0><b torture onerror=x>\x1b[2J\u202e"
+
+
+def mark(place, fits) -> None:
+    """Sets every value below to ``MARKUP``, numbers too, where the document then still fits."""
+    for key in list(place) if isinstance(place, dict) else range(len(place)):
+        value = place[key]
+        if isinstance(value, dict | list):
+            mark(value, fits)
+        else:
+            place[key] = MARKUP
+            place[key] = MARKUP if fits() else value
+
+
+@pytest.mark.parametrize(
+    "name", [files.MODEL, files.RESULT, files.CONFIG, files.ENVIRONMENT, files.COMPACTION]
+)
+def test_texts_of_a_run_are_shown_and_not_obeyed(said, run, image, name):
+    """Neither by a terminal nor by a browser, in whatever field of whatever file they stand."""
+    assert said("report", run)[0] == 0
+    document = json.loads((run / name).read_text())
+
+    def fits() -> bool:
+        files.write_json(run / name, document)
+        try:
+            opened = Run.open(run)
+            return bool(opened.network() and opened.compaction)
+        except RunError:
+            return False
+
+    mark(document, fits)
+    assert fits() and str(document).count("</script>") > 0
+    for command in (*commands_on(run, image)[:4], ("report", run), ("structure", run)):
+        _, out, err = said(*command)
+        assert not set("\x1b\u202e") & set(out + err), command
+    assert obeyed(run / files.REPORT) is None
