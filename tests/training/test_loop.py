@@ -453,3 +453,20 @@ def test_short_trainings_are_logged_more_often(tmp_path, images):
     folder = train(make_config(tmp_path / "run", steps=90, log_every=None), data=images)
     said = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in said if "loss" in line][:3] == [2, 4, 6]
+
+
+def test_many_short_epochs_are_evaluated_a_few_at_a_time(tmp_path, images, monkeypatch):
+    """Four epochs in two rounds; a stop where nothing is evaluated loses nothing."""
+    monkeypatch.setattr("blockout.training.recording.MOST_ROUNDS", 2)
+    train(make_config(tmp_path / "whole"), model=make_net(), data=images)
+    assert metrics(tmp_path / "whole", "epoch_loss") == [
+        pytest.approx(sum(metrics(tmp_path / "whole")[first : first + 10]) / 10)
+        for first in (0, 10)
+    ]
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path / "two"), model=interrupted_net(5), data=images)
+    assert (tmp_path / "two" / "checkpoint.pt").exists()
+    train(make_config(tmp_path / "two"), model=make_net(), data=images)
+    assert metrics(tmp_path / "two", "epoch_loss") == metrics(tmp_path / "whole", "epoch_loss")
+    for name, value in final(tmp_path / "whole").items():
+        assert torch.equal(final(tmp_path / "two")[name], value), name

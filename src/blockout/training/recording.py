@@ -6,6 +6,7 @@ images follow from (seed, epoch), so a run that continues from a checkpoint is, 
 bit the run that was never stopped.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -42,6 +43,8 @@ from blockout.training.processes import Processes
 from blockout.training.progress import Narrator, duration
 from blockout.training.reference import linear_reference
 
+MOST_ROUNDS = 60
+"""Where there are more epochs, several are evaluated as one: a few images make epochs of a step."""
 SETTLED_PACE = 2
 """After so many lines of metrics the first, slow steps no longer spoil an estimate of the time."""
 
@@ -66,6 +69,7 @@ class Recording:
         self.batch_size, self.steps = config.batch_size, engine.recipe.steps
         self.joined_batch = min(self.batch_size, len(data.train))
         self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
+        self.round_epochs = math.ceil(self.steps / self.epoch_steps / MOST_ROUNDS)
         self.log_every = config.run.log_every or 1
         self.identity = config.identity(data)
         self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
@@ -112,7 +116,10 @@ class Recording:
                 self._save()
                 self._obey()
         tally.seconds += time.perf_counter() - began
-        self._end_epoch(epoch)
+        if (epoch + 1) % self.round_epochs == 0 or engine.done == self.steps:
+            self._end_round(epoch)
+        elif self.save_is_due or self.stop:
+            self._save()
         self._obey()
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -166,8 +173,8 @@ class Recording:
             left = (self.steps - done) * self.batch_size / speed
             self.narrator.say(f"about {duration(left)} to go at {speed:.0f} images/s")
 
-    def _end_epoch(self, epoch: int) -> None:
-        """Evaluates, keeps the best weights, and saves a checkpoint."""
+    def _end_round(self, epoch: int) -> None:
+        """After one epoch, or a few short ones: evaluates, keeps the best weights, and saves a checkpoint."""
         done, tally, began = self.engine.done, self.tally, time.perf_counter()
         loss, accuracy = tally.loss_sum / tally.seen, 100 * tally.hits / tally.seen
         entry = {"step": done, "epoch": epoch + 1, "epoch_loss": loss, "train_accuracy": accuracy}
