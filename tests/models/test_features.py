@@ -192,3 +192,15 @@ def test_what_is_not_a_batch_of_8_bit_images_is_refused(images):
 def test_no_threads_are_refused(trunk):
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
         fast_features(trunk, SIZE, MEAN, STD, threads=0)
+
+
+def test_few_images_take_the_first_way_however_busy_the_machine_is(trunk, monkeypatch):
+    slowest_first = {"onednn": 10.0, "folded": 20.0, "plain": 50.0}
+    monkeypatch.setattr(
+        features,
+        "_measured",
+        lambda ways, images: [replace(w, images_per_second=slowest_first[w.name]) for w in ways],
+    )
+    assert fast_features(trunk, SIZE, MEAN, STD, images=49).name == "onednn"
+    assert fast_features(trunk, SIZE, MEAN, STD, images=51).name == "plain"
+    assert fast_features(trunk, SIZE, MEAN, STD).name == "plain"

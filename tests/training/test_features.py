@@ -25,9 +25,9 @@ class Trunk(nn.Sequential):
 class Counting:
     """A way through the trunk that counts the images, and stops before some of them."""
 
-    def __init__(self, *given, way) -> None:
+    def __init__(self, *given, way, images) -> None:
         Counting.asked.append(way)
-        self.way = fast_features(*given, way=way)
+        self.way = fast_features(*given, way=way, images=images)
         self.name, self.images_per_second = self.way.name, self.way.images_per_second
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:

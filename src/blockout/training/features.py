@@ -159,7 +159,8 @@ def _compute(
     total, done = sum(map(len, wanted.values())), 0
     if not total:
         return
-    extract = fast_features(trunk, images.image_size, images.mean, images.std, way=store.way)
+    seen = images.image_size, images.mean, images.std
+    extract = fast_features(trunk, *seen, way=store.way, images=total)
     store.way = extract.name
     say(
         f"{total} views of images pass through the trunk once: about "
