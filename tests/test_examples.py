@@ -1,15 +1,22 @@
 """The examples and every Python block of README and docs, run as a user would run them."""
 
+import csv
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {TUTORIAL})]
 
 
 def _run(arguments: list[str], folder: Path) -> str:
@@ -39,6 +46,41 @@ def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path):
     script.write_text("\n".join(blocks))
     assert blocks or page.name == "departures.md", "a page of prose only is the exception"
     _run(["-W", "error", str(script)], tmp_path)
+
+
+def _photograph(path: Path, level: int, seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(level, level + 60, (130, 150, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, quality=90)
+
+
+def test_the_tutorial_leads_from_a_folder_of_photographs_to_an_app(tmp_path):
+    for name, level in (("apple", 10), ("banana", 100), ("cherry", 190)):
+        for i in range(10):
+            _photograph(tmp_path / "photos" / name / f"{i}.jpg", level, level + i)
+        for folder in ("more_photos/" + name, "unsorted"):
+            _photograph(tmp_path / folder / f"{name}.jpg", level, level + 50)
+    blocks = re.findall(r"^```sh\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    said = [_run(["-m", *line.split()], tmp_path) for line in "".join(blocks).splitlines()]
+    assert len(said) == 7 and (tmp_path / "runs" / "photos" / "report.html").is_file()
+    app = [sys.executable, "-u", str(ROOT / "examples" / "photo_app.py"), "photos.onnx", "0"]
+    with subprocess.Popen(app, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[1]
+            assert b"What is this?" in urlopen(address, timeout=30).read()
+            shown = (tmp_path / "unsorted" / "cherry.jpg").read_bytes()
+            answers = json.load(urlopen(f"{address}/classify", shown, timeout=30))
+            with pytest.raises(HTTPError, match="415"):
+                urlopen(f"{address}/classify", b"no photograph", timeout=30)
+        finally:
+            server.terminate()
+    with (tmp_path / "answers.csv").open() as table:
+        rows = [row for row in csv.DictReader(table) if row["image"].endswith("cherry.jpg")]
+    assert [answer["class"] for answer in answers] == [row["class"] for row in rows]
+    assert rows[0]["class"] == "cherry"
+    for answer, row in zip(answers, rows, strict=True):
+        assert answer["probability"] == pytest.approx(float(row["probability"]), abs=1e-3)
 
 
 def test_the_readme_shows_the_library_in_twenty_lines():
