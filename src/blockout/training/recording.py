@@ -174,7 +174,7 @@ class Recording:
             self.narrator.say(f"about {duration(left)} to go at {speed:.0f} images/s")
 
     def _end_round(self, epoch: int) -> None:
-        """After one epoch, or a few short ones: evaluates, keeps the best weights, and saves a checkpoint."""
+        """After an epoch or a few short ones: evaluates, keeps the best weights, and saves."""
         done, tally, began = self.engine.done, self.tally, time.perf_counter()
         loss, accuracy = tally.loss_sum / tally.seen, 100 * tally.hits / tally.seen
         entry = {"step": done, "epoch": epoch + 1, "epoch_loss": loss, "train_accuracy": accuracy}
