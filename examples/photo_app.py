@@ -49,8 +49,8 @@ class Classifier:
             pixels = self.prepared(image)
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise ValueError(f"this is no photograph that I can read: {error}") from error
-        (logits,) = self.session.run(None, {"images": pixels})
-        odds = np.exp(logits[0] - logits[0].max())
+        logits = np.asarray(self.session.run(None, {"images": pixels})[0])[0]
+        odds = np.exp(logits - logits.max())
         best = np.argsort(-odds)[:top]
         return [
             {"class": self.classes[i], "probability": float(odds[i] / odds.sum())} for i in best
