@@ -182,6 +182,7 @@ def documents() -> dict[str, st.SearchStrategy[Any]]:
         "result.json": fitting(d.Result),
         "environment.json": fitting(d.Environment),
         "compaction.json": fitting(d.CompactionCurve),
+        "checks.json": fitting(d.Checks),
         "metrics.jsonl": entries,
         "memberships.jsonl": st.lists(
             st.builds(lambda step, p: {"step": step, **p}, st.integers(0, 9), sets)

@@ -11,9 +11,14 @@ import torch
 from PIL import Image
 
 from blockout.commands.cli import main
+from blockout.commands.train import images_to_check
 from blockout.runs import Run
+from blockout.runs import folder as files
+from blockout.runs.documents import Checks, CopiedImage, as_json
 from blockout.runs.split import read_split
 from blockout.training import evaluate
+
+from ..show.made import made_run
 
 
 def draw(path, level: int, seed: int) -> None:
@@ -133,3 +138,13 @@ def test_the_cache_is_listed_and_cleaned(place, tmp_path, capsys):
     assert not (place / "cache" / features["name"]).exists()
     assert main(["cache", "--cache", str(tmp_path / "empty")]) == 0
     assert "0.0 MB in" in capsys.readouterr().out
+
+
+def test_the_end_of_a_training_says_how_many_images_to_check(tmp_path):
+    one = CopiedImage("a", 0, "b", 0, exact=True, similarity=1.0)
+    run = made_run(folder=tmp_path)
+    files.write_json(tmp_path / files.CHECKS, as_json(Checks((one,), 1, doubts_found=2)))
+    wanted = "1 test image has a copy in training (1 exact); 2 images look mislabelled"
+    assert images_to_check(run) == wanted
+    files.write_json(tmp_path / files.CHECKS, as_json(Checks()))
+    assert images_to_check(made_run(folder=tmp_path)) == ""

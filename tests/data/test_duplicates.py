@@ -7,12 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
+from blockout.data import duplicates
 from blockout.data.duplicates import (
     Alike,
+    Copies,
     as_alike_as_crops,
     copies,
     duplicate_groups,
+    equal_files,
     joined,
+    near_copies,
+    nearest,
 )
 from blockout.data.splits import Squares
 
@@ -94,3 +99,44 @@ def test_copies_are_recognised_after_saving_again_and_other_images_are_not():
     found = copies(Squares(pixels, torch.arange(8)), np.zeros(8, np.int64))
     assert isinstance(found, Alike)
     assert partition(found.groups) == {frozenset({i, i + 4}) for i in range(4)}
+
+
+def test_equal_files_are_found_once_each_with_the_first_of_the_others():
+    found = equal_files([b"x", b"b", b"b"], [b"a", b"b", b"b"])
+    assert (found.places.tolist(), found.of.tolist()) == ([1, 2], [1, 1])
+    assert len(equal_files([b"x"], [b"a"]).places) == 0
+
+
+@pytest.mark.parametrize("block", [1, 40, 1 << 24])
+def test_the_nearest_has_the_largest_cosine_whatever_is_computed_at_once(block, monkeypatch):
+    monkeypatch.setattr(duplicates, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    one, other = (rng.normal(size=(n, 5)).astype(np.float32) for n in (9, 20))
+    found = nearest(one, other)
+    for row, of, similarity in zip(one, found.of, found.similarity, strict=True):
+        cosines = [row @ o / np.linalg.norm(row) / np.linalg.norm(o) for o in other]
+        assert of == np.argmax(cosines) and similarity == pytest.approx(max(cosines), abs=1e-5)
+
+
+def pictures(*images: np.ndarray) -> Squares:
+    return Squares(torch.from_numpy(np.stack(images)), torch.arange(len(images)))
+
+
+def test_near_copies_need_alike_features_and_alike_pixels():
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 255, (2, 32, 32, 3), dtype=np.uint8)
+    brighter, mirrored = (one // 2 + 120).astype(np.uint8), one[:, ::-1].copy()
+    tests = pictures(brighter, mirrored, other, brighter)
+    similarity = np.array([0.9, 0.9, 0.99, 0.5], np.float32)
+    proposed = Copies(np.arange(4), np.zeros(4, np.int64), similarity)
+    found = near_copies(proposed, tests, pictures(one), 0.8)
+    assert found.places.tolist() == [0, 1] and found.of.tolist() == [0, 0]
+
+
+def test_only_the_nearest_are_decoded_to_be_confirmed(monkeypatch):
+    monkeypatch.setattr(duplicates, "MOST_CONFIRMED", 2)
+    one = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    similarity = np.array([0.9, 0.95, 0.99], np.float32)
+    proposed = Copies(np.arange(3), np.zeros(3, np.int64), similarity)
+    found = near_copies(proposed, pictures(one, one, one), pictures(one), 0.8)
+    assert found.places.tolist() == [1, 2]

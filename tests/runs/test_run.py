@@ -105,7 +105,7 @@ def read_everything(folder):
     run = Run.open(folder)
     run.network("final")
     run.network("best")
-    assert run.thumbnails is not None
+    assert run.thumbnails is not None and run.checks is not None
     read_checkpoint(folder / files.CHECKPOINT)
 
 
@@ -129,7 +129,7 @@ def test_a_run_of_before_keeps_the_trunk_that_it_was_made_with(folder):
 
 def test_files_without_digests_are_told(finished, folder):
     assert Run.open(finished).unnoticed == ""
-    assert "best.safetensors, checkpoint.pt, config.json and 10 more" in Run.open(folder).unnoticed
+    assert "best.safetensors, checkpoint.pt, checks.json and 11 more" in Run.open(folder).unnoticed
 
 
 @pytest.mark.parametrize(

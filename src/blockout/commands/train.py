@@ -95,6 +95,19 @@ def worst_classes(run: "Run", most: int = 3) -> list[str]:
     return [f"{run.classes[w.number]} {w.accuracy:.0f} % of {w.count}" for w in weak]
 
 
+def images_to_check(run: "Run") -> str:
+    """How many test images have a copy in training, and how many labels look wrong, in words."""
+    from blockout.show.verdict import copies_in_words
+
+    checks = run.checks
+    if checks is None:
+        return ""
+    count = checks.doubts_found
+    images = "image looks" if count == 1 else "images look"
+    doubts = f"{count} {images} mislabelled" if count else ""
+    return "; ".join(text for text in (copies_in_words(checks), doubts) if text)
+
+
 def _summarise(run: "Run") -> None:
     """Where everything is, how good it is, and how its groups of classes compare with the truth."""
     from blockout.runs import folder as files
@@ -112,6 +125,8 @@ def _summarise(run: "Run") -> None:
         print(f"beside it: {', '.join(beside)}")
     if worst := worst_classes(run):
         print(printable(f"worst classes: {', '.join(worst)}"))
+    if doubtful := images_to_check(run):
+        print(f"{doubtful}: see {files.REPORT}, and {files.CHECKS_TABLE} for all of them")
     if groups := result.groups:
         print(
             f"learned class memberships in {groups.count} groups against the true groups: "
@@ -130,6 +145,7 @@ def _summarise(run: "Run") -> None:
         ((files.FINAL, files.BEST, files.MODEL), "the network: weights and description"),
         ((files.MEMBERSHIPS,), "the learned P of every set of nodes"),
         ((files.PREDICTIONS, files.THUMBNAILS), "what it said of test images, and some of them"),
+        ((files.CHECKS_TABLE,), "images to look at: copies, and labels that look wrong"),
     ):
         if there := [name for name in names if (folder / name).exists()]:
             print(f"  {', '.join(there):<50}  {what}")

@@ -5,7 +5,7 @@ finite and lists of the wrong length are refused here, with the name of the file
 """
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -164,6 +164,52 @@ class Result(msgspec.Struct, frozen=True):
     images: ImageCounts | None = None
     notes: tuple[str, ...] = ()
     """What was doubtful about the data before training started, in words."""
+
+
+class CopiedImage(msgspec.Struct, frozen=True):
+    """A test image that is a copy of a training image."""
+
+    test: str
+    """Its name in ``split.json``."""
+    test_label: Count
+    train: str
+    train_label: Count
+    exact: bool
+    """The files are equal; otherwise the images are nearly the same."""
+    similarity: Annotated[float, Meta(ge=-1, le=1)]
+    """Cosine of their features; 1 for equal files."""
+
+
+class DoubtedLabel(msgspec.Struct, frozen=True):
+    """An image whose label looks wrong."""
+
+    image: str
+    part: Literal["train", "holdout", "test"]
+    label: Count
+    looks_like: Count
+    """The class that it looks like."""
+    beside: str
+    """The training image of that class that is most similar to it."""
+    typical: Duration
+    """How much it looks like that class; 1 is what images of the class reach on average."""
+
+
+class Checks(msgspec.Struct, frozen=True):
+    """``checks.json``: images of the data that somebody should look at, the most striking first."""
+
+    copies: tuple[CopiedImage, ...] = ()
+    copies_found: Count = 0
+    """How many there are; ``copies`` holds the first of them."""
+    doubts: tuple[DoubtedLabel, ...] = ()
+    doubts_found: Count = 0
+    skipped: str = ""
+    """What was not looked for, and why; empty if all was."""
+
+    @property
+    def labels(self) -> set[int]:
+        """All classes that it names, by their number."""
+        copied = {label for copy in self.copies for label in (copy.test_label, copy.train_label)}
+        return copied | {c for doubt in self.doubts for c in (doubt.label, doubt.looks_like)}
 
 
 class Entry(msgspec.Struct, frozen=True):

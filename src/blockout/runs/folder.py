@@ -20,6 +20,7 @@ LOGS = METRICS, DISTRIBUTIONS = "metrics.jsonl", "memberships.jsonl"
 FINAL, BEST, MEMBERSHIPS = "final.safetensors", "best.safetensors", "memberships.safetensors"
 PREDICTIONS, THUMBNAILS, CHECKPOINT = "predictions.safetensors", "thumbnails.png", "checkpoint.pt"
 EVENTS, REPORT, SPLIT = "tensorboard", "report.html", "split.json"
+CHECKS, CHECKS_TABLE = "checks.json", "checks.csv"
 COMPACT_MODEL, COMPACT_WEIGHTS = "compact.json", "compact.safetensors"
 COMPACTION = "compaction.json"
 LOCK = ".lock"
@@ -36,6 +37,8 @@ TRAINED = (
     MEMBERSHIPS,
     PREDICTIONS,
     THUMBNAILS,
+    CHECKS,
+    CHECKS_TABLE,
     EVENTS,
 )
 """What training leaves beside ``config.json``."""
@@ -53,7 +56,7 @@ MADE_LATER = (
 """What `blockout compact`, `export` and `report` leave beside a run."""
 EVERYTHING = (*TRAINED, *MADE_LATER, SPLIT, DIGESTS, CONFIG)
 """In the order in which `--restart` deletes it: a killed one leaves a folder that can go on."""
-READ_BACK = frozenset({CONFIG, SPLIT, *TRAINED, *MADE_LATER[:3]} - {EVENTS})
+READ_BACK = frozenset({CONFIG, SPLIT, *TRAINED, *MADE_LATER[:3]} - {EVENTS, CHECKS_TABLE})
 """What commands read again, and so has a digest."""
 
 

@@ -32,6 +32,7 @@ from blockout.runs.arrays import (
 )
 from blockout.runs.config import TrainConfig, name_of, read_config
 from blockout.runs.documents import (
+    Checks,
     Compaction,
     CompactionCurve,
     Description,
@@ -251,6 +252,20 @@ class Run:
         return read_description(path).compaction if path.exists() else None
 
     @cached_property
+    def checks(self) -> Checks | None:
+        """Copies of training images in the test, and labels that look wrong; None in older runs.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.folder / files.CHECKS
+        found = _optional(path, Checks)
+        named = len(self.classes) or np.inf  # a user's own model has classes without names
+        if found is not None and max(found.labels, default=-1) >= named:
+            raise RunError(f"{path} is damaged: an image belongs to a class that has no name")
+        return found
+
+    @cached_property
     def thumbnails(self) -> UInt8[np.ndarray, "classes side images_side 3"] | None:
         """A strip of test images for each class; None where there are none."""
         if not self.classes:
@@ -393,7 +408,7 @@ def _require_run(folder: Path) -> None:
 def _require_whole(folder: Path) -> None:
     """A finished run has written all of these; one that is gone has been lost."""
     parts = (files.MODEL, files.ENVIRONMENT, files.SPLIT, files.MEMBERSHIPS, files.PREDICTIONS)
-    for name in (*parts, *files.LOGS):
+    for name in (*parts, files.CHECKS, *files.LOGS):
         path = folder / name
         if not path.exists() and digests.recorded(path):
             raise RunError(

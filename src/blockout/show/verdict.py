@@ -3,7 +3,7 @@
 import math
 
 from blockout.runs import Run
-from blockout.runs.documents import Result
+from blockout.runs.documents import Checks, Result
 
 SURE = 4.0
 """Standard errors; a difference of two splits that is smaller may be chance."""
@@ -21,10 +21,38 @@ def bad_news(run: Run) -> list[str]:
     """
     said = [entry.warning for entry in run.warnings]
     if run.result is not None:
-        found = (_easy_holdout(run.result, said), _by_heart(run, run.result))
+        found = (_copied(run), _easy_holdout(run.result, said), _by_heart(run, run.result))
         said += [text for text in found if text]
         said += run.result.notes
     return [text[:1].upper() + text[1:].rstrip(".") + "." for text in dict.fromkeys(said)]
+
+
+def copies_in_words(checks: Checks) -> str:
+    """How many test images have a copy in training; empty if none has.
+
+    >>> copies_in_words(Checks(copies_found=3))
+    '3 test images have a copy in training'
+    """
+    if not checks.copies_found:
+        return ""
+    exact = sum(copy.exact for copy in checks.copies)
+    differ = sum(copy.test_label != copy.train_label for copy in checks.copies)
+    of_all = checks.copies_found == len(checks.copies)
+    near = "near " if of_all and not exact else ""
+    counted = [f"{exact} exact"] if of_all and exact else []
+    counted += [f"{differ} with another label"] if of_all and differ else []
+    have = "image has a" if checks.copies_found == 1 else "images have a"
+    details = f" ({', '.join(counted)})" if counted else ""
+    return f"{checks.copies_found:,} test {have} {near}copy in training{details}"
+
+
+def _copied(run: Run) -> str:
+    if run.checks is None or not (said := copies_in_words(run.checks)):
+        return ""
+    return (
+        f"{said}, so the test is easier than new photographs: remove one of each, or put both on "
+        "one side"
+    )
 
 
 def margin(accuracy: float, count: int) -> float:

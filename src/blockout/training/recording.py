@@ -28,6 +28,7 @@ from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
 from blockout.runs.errors import RunError, ToldElsewhere
 from blockout.training import checkpoint, watch
+from blockout.training.checks import write_checks
 from blockout.training.engine import Diverged, Engine, Step, whole_tensor
 from blockout.training.evaluation import (
     LARGEST_BATCH,
@@ -205,7 +206,8 @@ class Recording:
             final["linear"] = linear
         self._say_once(watch.verdict(final, self.tally.train_accuracy))
         self._write_weights(files.FINAL)
-        p = self._probabilities()
+        p, say = self._probabilities(), self.narrator.say
+        on_first_process(self.processes, lambda: write_checks(self.folder, self.data, final, say))
         on_first_process(
             self.processes,
             lambda: write_results(

@@ -103,7 +103,7 @@ def _card(run: Run, pair: Pair, images: dict[int, _Image], each: int) -> tuple[o
     assert run.confusion is not None
     shown = [_mistake(run, i, images[i]) for i in pair.images[:each] if i in images]
     ways = [_direction(run, a, b) for a, b in (pair.classes, pair.classes[::-1])]
-    names = [(c, _name(run, c)) for c in pair.classes]
+    names = [(c, broken_name(run, c)) for c in pair.classes]
     return names, pair.count, Markup("; ").join(way for way in ways if way), shown
 
 
@@ -113,7 +113,9 @@ def _direction(run: Run, true: int, said: int) -> Markup:
     count, of = run.confusion[true, said], run.confusion[true].sum()
     if not count:
         return Markup()
-    return html("{} of {} {} taken for {}", count, of, _name(run, true), _name(run, said))
+    return html(
+        "{} of {} {} taken for {}", count, of, broken_name(run, true), broken_name(run, said)
+    )
 
 
 def _mistake(run: Run, image: int, drawn: _Image) -> tuple[object, ...]:
@@ -125,12 +127,12 @@ def _mistake(run: Run, image: int, drawn: _Image) -> tuple[object, ...]:
     return (
         drawn,
         alt,
-        _name(run, true),
-        _name(run, said),
+        broken_name(run, true),
+        broken_name(run, said),
         sure,
     )
 
 
-def _name(run: Run, number: int) -> Markup:
+def broken_name(run: Run, number: int) -> Markup:
     """A narrow line may break after an underscore."""
     return html("<bdi>{}</bdi>", Markup("_<wbr>").join(run.classes[number].split("_")))

@@ -24,6 +24,7 @@ from blockout.runs.folder import write_atomically
 from blockout.show.colours import PALETTE
 from blockout.show.page import (
     accuracy,
+    checks,
     classes,
     compaction,
     comparison,
@@ -42,7 +43,7 @@ from blockout.show.page.search import class_facts
 from blockout.show.page.section import TEMPLATES
 
 SECTIONS = (
-    *(summary, comparison, mistakes, accuracy, confusion, taxonomy),
+    *(summary, comparison, mistakes, checks, accuracy, confusion, taxonomy),
     *(hierarchy, flow, compaction, convergence, classes, nodes, distributions, masks),
 )
 """In the order of the page, each with ``section(runs)``: what everybody asks first, then what was
