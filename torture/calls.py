@@ -39,7 +39,7 @@ NUMBERS = {
 }  # fmt: skip
 NOTIFICATION, ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 RECEIVE, SEND, CONTINUE = 0xC0502100, 0xC0182101, 1
-RANDOM = re.compile(r"\b[0-9a-f]{16}\b|((?<=[.-])|(?<=tmp/))[a-z0-9_]{8}(?=/|$)|\d{3,}")
+RANDOM = re.compile(r"\b[0-9a-f]{16,}\b|((?<=[.-])|(?<=tmp/))[a-z0-9_]{8}(?=/|$)|\d{3,}")
 """Parts of names that differ from run to run: keys, process numbers, times, temporary folders."""
 MISSED = "missed: the call never came"
 KILL = -1

@@ -18,7 +18,9 @@ TRAIN = shlex.split(
 )
 """Two epochs of two steps; every file of a run and of the cache is written."""
 EACH_STEP = ["--checkpoint-minutes", "1e-9"]
-PHOTOGRAPHS = shlex.split("--data photos --views 2 --workers 0 --batch-size 4")
+PHOTOGRAPHS = shlex.split(
+    "--data photos --trunk efficientnet-lite0 --image-size 64 --views 2 --workers 0 --batch-size 4"
+)
 """The same on photographs: a frozen trunk whose features are kept in the cache."""
 LARGE = 1 << 20
 """Bytes of a file that is linked, not copied: commands replace such files as a whole."""
