@@ -11,10 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from blockout.data.images import normalise
 from blockout.models import (
     EfficientNetLite,
+    FirstStages,
     ImageClassifier,
     ModelConfig,
     build_model,
     from_description,
+    last_stages,
     stages,
     trunk_preprocessing,
 )
@@ -143,3 +145,16 @@ def test_a_missing_file_is_named(package):
 
 def test_every_name_has_its_variant():
     assert tuple(VARIANTS) == EFFICIENTNETS
+
+
+def test_what_is_kept_of_the_first_stages_and_the_rest_make_the_whole():
+    trunk, x = EfficientNetLite("efficientnet-lite0").eval(), torch.rand(2, 3, 64, 64)
+    for count in (1, 3):
+        first = FirstStages(trunk, count, image_size=64)
+        end = last_stages(trunk, count, first.shape)
+        torch.testing.assert_close(end(first(x)), trunk(x))
+        names = set(end.state_dict())
+        assert names < set(trunk.state_dict())
+        assert set(list(stages(trunk))[-count:]) == {
+            stage for stage in stages(trunk) if any(n.startswith(f"{stage}.") for n in names)
+        }

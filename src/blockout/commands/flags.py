@@ -21,6 +21,8 @@ PLAIN_SPELLINGS = {
     "--fixed": "--learned=false",
     "--guided": "--paper=false",
 }
+ALONE = {"finetune": "3"}
+"""What a flag that takes a number means without one."""
 WITHOUT_VALUE = ("help", "print_config")
 LONGEST_WORD = 4096
 """Characters; as long as a path may be. Values are YAML, which takes hours for long nonsense."""
@@ -171,6 +173,8 @@ def _normalised(arguments: Sequence[str], switches: set[str]) -> list[str]:
         name, following = name[2:].replace("-", "_"), words[0] if words else "--"
         if not equals and name.removeprefix("no_") in switches and name.startswith("no_"):
             name, equals, value = name[3:], "=", "false"
+        elif not equals and name in ALONE and following.startswith("--"):
+            equals, value = "=", ALONE[name]
         elif not equals and name in switches and following.lower() not in YES_NO:
             equals, value = "=", "true"
         elif not equals and name not in WITHOUT_VALUE and not following.startswith("--"):

@@ -24,6 +24,7 @@ def run(arguments: list[str]) -> int:
     from blockout.runs import Run, TrainConfig
     from blockout.runs import folder as files
     from blockout.training import train, training_images
+    from blockout.training.finetuning import phases
 
     values = train_flags(arguments)
     try:
@@ -31,17 +32,17 @@ def run(arguments: list[str]) -> int:
     except ValueError as error:
         refuse("blockout train", str(error))
     images = training_images(config, partial(print, flush=True))
-    config = config.for_images(images)
-    result = config.folder_for(images) / files.RESULT
-    finished = result.exists() and not config.run.restart
     draw = Drawing(config.data.cache)
-    folder = train(config, data=images, after_save=draw)
-    if getattr(rank_zero_only, "rank", 0) == 0:
-        if finished:
-            print(f"this run is finished already; --restart begins anew. It is in {folder}")
-        if not finished or _is_to_be_drawn(folder):
-            draw.now(folder)
-        _summarise(Run.open(folder))
+    for phase in phases(config, images):
+        result = phase.folder_for(images) / files.RESULT
+        finished = result.exists() and not phase.run.restart
+        folder = train(phase, data=images, after_save=draw)
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            if finished:
+                print(f"this run is finished already; --restart begins anew. It is in {folder}")
+            if not finished or _is_to_be_drawn(folder):
+                draw.now(folder)
+            _summarise(Run.open(folder))
     return 0
 
 
@@ -120,9 +121,13 @@ def _summarise(run: "Run") -> None:
     )
     beside = [f"always the most frequent class {result.chance:.1f} %"] if result.chance else []
     if result.linear is not None:
-        beside.insert(0, f"a linear classifier on the same features {result.linear.accuracy:.2f} %")
+        features = "the same features" if result.tuning is None else "features before fine-tuning"
+        beside.insert(0, f"a linear classifier on {features} {result.linear.accuracy:.2f} %")
     if beside:
         print(f"beside it: {', '.join(beside)}")
+    if (tuning := result.tuning) is not None:
+        kept = "; fine-tuning did not help, so this is still it" if tuning.kept == "start" else ""
+        print(f"before fine-tuning: {tuning.test[0].accuracy:.2f} % ({tuning.start}){kept}")
     if worst := worst_classes(run):
         print(printable(f"worst classes: {', '.join(worst)}"))
     if doubtful := images_to_check(run):

@@ -9,11 +9,12 @@ from blockout.models.gradcam import grad_cam
 from blockout.models.heads import Head
 from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import Preprocessing, PretrainedTrunk, trunk_preprocessing
-from blockout.models.trunks import Trunk, stages
+from blockout.models.trunks import FirstStages, Trunk, last_stages, stages
 
 __all__ = [
     "EfficientNetLite",
     "FeatureExtractor",
+    "FirstStages",
     "Head",
     "ImageClassifier",
     "InceptionBN",
@@ -29,6 +30,7 @@ __all__ = [
     "fast_features",
     "from_description",
     "grad_cam",
+    "last_stages",
     "paper_defaults",
     "resolved",
     "restored",

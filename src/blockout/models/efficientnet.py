@@ -164,6 +164,8 @@ class EfficientNetLite(Trunk):
     torch.Size([1, 1280, 2, 2])
     """
 
+    is_chain = True
+
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name, self.features = name, FEATURES

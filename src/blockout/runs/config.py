@@ -62,6 +62,15 @@ class OptimisationConfig:
     affinity_from: Literal["predictions", "groups"] = "predictions"
     """Which classes are alike: those that this training takes for each other, or of the same group
     in the data (superclasses, nested folders)."""
+    finetune: int = 0
+    """After the head has been trained on a frozen trunk, train the last so many stages of the trunk
+    with it; --finetune alone means 3. The result is a run of its own, RUN-finetuned, and is what it
+    started from where the hold-out says that this was better. A head that is trained already is not
+    trained again. 0: none."""
+    finetune_epochs: int = 10
+    """Passes over the training images in fine-tuning."""
+    finetune_lr: float = 0.01
+    """Peak learning rate in fine-tuning, which takes 32 images per step."""
     seed: int = 0
     """Decides initial weights, draws, order and augmentation."""
 
@@ -72,8 +81,9 @@ class OptimisationConfig:
         if self.steps is not None and self.epochs is not None:
             both = f"--steps {self.steps} and --epochs {self.epochs}"
             raise ValueError(f"--steps must be given without --epochs, got {both}")
-        _require(self, "positive", lambda x: x > 0, "lr", "membership_scale")
-        _require(self, "at least 0", lambda x: x >= 0, "weight_decay")
+        _require(self, "at least 1", lambda n: n >= 1, "finetune_epochs")
+        _require(self, "positive", lambda x: x > 0, "lr", "membership_scale", "finetune_lr")
+        _require(self, "at least 0", lambda x: x >= 0, "weight_decay", "finetune")
         _require(self, "at least 0 and below 2**63", lambda n: 0 <= n < 2**63, "seed")
         below_1 = "momentum", "label_smoothing", "ema"
         _require(self, "at least 0 and below 1", lambda x: 0 <= x < 1, *below_1)
@@ -135,6 +145,11 @@ PARTS = (DataConfig, ModelConfig, OptimisationConfig, Guidance, ComputeConfig, R
 """The dataclasses of a `TrainConfig`, in the order of its fields."""
 WHERE_IT_RAN = {"accelerator", "devices", "num_nodes", "strategy"}
 OF_THE_MACHINE = {"cache", "workers"}
+OF_FINETUNING = {"finetune", "finetune_epochs", "finetune_lr"}
+FINETUNED = "finetuned"
+"""Ends the name of a run that was fine-tuned."""
+FINETUNING_BATCH = 32
+"""Images per step."""
 OF_BLOCKOUT = {"clusters", "hard", "learned", "membership_scale", "paper"}
 OF_GUIDANCE = {"affinity_from", *(field.name for field in dataclasses.fields(Guidance))}
 
@@ -183,8 +198,7 @@ class TrainConfig:
             images=len(images.train),
             stream=isinstance(images.train, StreamSplit),
         )
-        o, count = chosen.optimisation, images.train.batch_count(chosen.batch_size, train=True)
-        return chosen.resolved(steps=o.steps or chosen.epochs * count)
+        return chosen.resolved(steps=chosen.steps_on(images))
 
     def resolved(
         self,
@@ -233,22 +247,46 @@ class TrainConfig:
         """Whether a guide leads memberships that are learned."""
         return self.model.method == "blockout" and self.model.learned and not self.paper
 
+    # --- how long and how fast: of a resolved config ----------------------------------------------
+
+    @property
+    def finetunes(self) -> bool:
+        """Whether this is the second of two runs: see ``before``."""
+        return self.optimisation.finetune > 0
+
+    @property
+    def before(self) -> Self:
+        """The run that fine-tuning starts from: the same, with the head alone."""
+        return replace(self, optimisation=replace(self.optimisation, finetune=0))
+
+    @property
+    def steps(self) -> int | None:
+        """If they were given in place of epochs."""
+        return None if self.finetunes else self.optimisation.steps
+
     @property
     def epochs(self) -> int:
-        """Of a resolved config."""
+        if self.finetunes:
+            return self.optimisation.finetune_epochs
         return self.optimisation.epochs or 1
 
     @property
     def batch_size(self) -> int:
-        """Of a resolved config."""
+        if self.finetunes:
+            return FINETUNING_BATCH
         assert self.optimisation.batch_size is not None
         return self.optimisation.batch_size
 
     @property
     def peak_rate(self) -> float:
-        """Of a resolved config."""
+        if self.finetunes:
+            return self.optimisation.finetune_lr
         assert self.optimisation.lr is not None
         return self.optimisation.lr
+
+    def steps_on(self, images: ImageData) -> int:
+        """Of the whole run."""
+        return self.steps or self.epochs * images.train.batch_count(self.batch_size, train=True)
 
     # --- the same run, and the same but for its seed ----------------------------------------------
 
@@ -276,6 +314,8 @@ class TrainConfig:
             unused.add("nodes")
         if method not in ("dropout", "dropconnect"):
             unused.add("dropout")
+        if not self.finetunes:
+            unused |= OF_FINETUNING
         if not self.model.freeze_trunk:
             unused.add("views")
         if self.model.trunk != SMALL_TRUNK:
@@ -295,7 +335,10 @@ class TrainConfig:
         return self.recipe(images.name) | seed
 
     def folder_for(self, images: ImageData) -> Path:
-        """``--run``, or ``runs/`` and a name that is the same for equal runs."""
+        """``--run``, or ``runs/`` and a name that is the same for equal runs; what is fine-tuned
+        stands beside what it starts from."""
+        if self.finetunes:
+            return Path(f"{self.before.folder_for(images)}-{FINETUNED}")
         if self.run.run is not None:
             return Path(self.run.run)
         text = json.dumps(self.identity(images), sort_keys=True)

@@ -124,6 +124,19 @@ class Best(msgspec.Struct, frozen=True):
     step: Count
 
 
+class Tuning(msgspec.Struct, frozen=True):
+    """What fine-tuning changed: scores of the network that it started from and of its own."""
+
+    start: str
+    """Name of the run that it started from."""
+    stages: tuple[str, ...]
+    """Those of the trunk that learned."""
+    test: tuple[Scores, Scores]
+    holdout: tuple[Scores, Scores] | None
+    kept: Literal["start", "tuned"]
+    """Which of both the run holds: the better one on the hold-out."""
+
+
 class GroupsFound(msgspec.Struct, frozen=True):
     """Groups of classes by learned memberships, against the groups that the data knows."""
 
@@ -156,6 +169,8 @@ class Result(msgspec.Struct, frozen=True):
     holdout: Scores | None = None
     linear: Scores | None = None
     """A linear classifier on the same features, on the test images."""
+    tuning: Tuning | None = None
+    """Only where the trunk was fine-tuned."""
     chance: Percent | None = None
     """Accuracy of always answering the most frequent class."""
     best: Best | None = None

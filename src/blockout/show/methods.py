@@ -86,6 +86,8 @@ def _name(recipe: dict[str, Any], with_data: bool) -> list[str]:
         parts.append("paper's rule" if recipe["paper"] else "guided")
     if "nodes" in recipe:
         parts.append(f"{recipe['nodes']} nodes")
+    if "finetune" in recipe:
+        parts.append("fine-tuned")
     return parts
 
 

@@ -19,7 +19,7 @@ def make_engine(
     """The engine that trains ``model`` on ``data`` as the config says."""
     o = config.optimisation
     require_divisible(config.batch_size, processes.world * o.accumulate)
-    steps = o.steps or config.epochs * data.train.batch_count(config.batch_size, train=True)
+    steps = config.steps_on(data)
     return Engine(
         model.to(memory_format=torch.channels_last),  # pyright: ignore
         recipe_of(config, steps),
@@ -59,7 +59,7 @@ def make_guide(config: TrainConfig, module: nn.Module, data: ImageData, steps: i
     """The guide of the memberships; None for the paper's rule, or if there is nothing to guide."""
     o, found = config.optimisation, list(memberships_of(module).values())
     branching = [m for m in found if m.learned and m.clusters > 1]
-    if config.paper or not branching:
+    if config.paper or config.finetunes or not branching:
         return None
     if config.compute.strategy == "fsdp2":
         raise ValueError("guidance needs whole memberships, but fsdp2 shards them; say --paper")

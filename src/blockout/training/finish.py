@@ -1,8 +1,10 @@
 """What a finished run leaves behind, and how a new run starts from its weights."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 from jaxtyping import UInt8
 from torch import Tensor, nn
 
@@ -34,8 +36,12 @@ def write_results(
     memberships: dict[str, Tensor],
     tally: Tally,
     steps: int,
+    beside: Mapping[str, msgspec.Struct | None],
 ) -> None:
-    """Writes the files of a finished run; ``result.json``, written last, marks it as finished."""
+    """Writes the files of a finished run; ``result.json``, written last, marks it as finished.
+
+    ``beside`` are further parts of the result that are known already.
+    """
     if isinstance(model, ImageClassifier) and isinstance(model.head, Head):
         files.write_json(folder / files.MODEL, as_json(description(model, data)))
     if not tally.best_step:  # no hold-out to choose by: the last weights count
@@ -53,6 +59,7 @@ def write_results(
     best = {"holdout_accuracy": tally.best_accuracy, "step": tally.best_step}
     result = {
         **{name: evaluation.numbers() for name, evaluation in final.items()},
+        **{name: as_json(part) for name, part in beside.items() if part is not None},
         "chance": chance_accuracy(data),
         "best": best if tally.best_step else None,
         "steps": steps,

@@ -37,6 +37,7 @@ from blockout.training.evaluation import (
     evaluate,
     recalibrate,
 )
+from blockout.training.finetuning import Start, judge, seconds_per_image
 from blockout.training.finish import write_results
 from blockout.training.interrupts import SIGNALS, Interrupted, Pending
 from blockout.training.loggers import Loggers
@@ -62,11 +63,14 @@ class Recording:
         data: ImageData,
         folder: Path,
         after_save: Callable[[Path], object] | None = None,
-        frozen: nn.Module | None = None,
+        whole: ImageClassifier | None = None,
+        start: Start | None = None,
     ) -> None:
-        """``frozen`` is the trunk of a head that trains on its features; it is saved with it."""
+        """``whole`` is what the engine's module is the end of, and is saved with it. ``start`` is
+        what fine-tuning starts from."""
         self.config, self.engine, self.data, self.folder = config, engine, data, folder
-        self.processes, self.after_save, self.frozen = engine.processes, after_save, frozen
+        self.processes, self.after_save = engine.processes, after_save
+        self.whole, self.start = whole, start
         self.batch_size, self.steps = config.batch_size, engine.recipe.steps
         self.joined_batch = min(self.batch_size, len(data.train))
         self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
@@ -74,6 +78,8 @@ class Recording:
         self.log_every = config.run.log_every or 1
         self.identity = config.identity(data)
         self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
+        if start is not None and start.result.holdout is not None and not engine.done:
+            self.tally.best_accuracy = start.result.holdout.accuracy
         self.tested, self.saved, self.logged_now = "", time.perf_counter(), 0
         self.pending, self.save_is_due, self.stop = Pending(), False, 0
         self.loggers: Loggers | None = None
@@ -181,6 +187,8 @@ class Recording:
         entry = {"step": done, "epoch": epoch + 1, "epoch_loss": loss, "train_accuracy": accuracy}
         self._recalibrate()
         parts = {"holdout": self.data.holdout, "test": self.data.test}
+        if self.start is not None:
+            del parts["test"]  # as long as an epoch: it comes in the end
         tests = {name: self._evaluate(split) for name, split in parts.items() if len(split)}
         for name, result in tests.items():
             entry |= {f"{name}_{k}": v for k, v in result.numbers().items()}
@@ -199,35 +207,39 @@ class Recording:
         self._save()
 
     def _finish(self) -> None:
-        final = {"test": self._evaluate(self.data.test)}
-        if len(self.data.holdout):
-            final["holdout"] = self._evaluate(self.data.holdout)
-        if (linear := linear_reference(self.config, self.data, self.steps)) is not None:
-            final["linear"] = linear
+        weights, p, final = self._weights(), self._probabilities(), {}
+        if self.start is None:
+            final["test"] = self._evaluate(self.data.test)
+            if len(self.data.holdout):
+                final["holdout"] = self._evaluate(self.data.holdout)
+            if (linear := linear_reference(self.config, self.data, self.steps)) is not None:
+                final["linear"] = linear
+        on_first_process(self.processes, lambda: self._leave(weights, p, final))
+
+    def _leave(
+        self, weights: dict[str, Tensor], p: dict[str, Tensor], final: dict[str, Evaluation]
+    ) -> None:
+        """Writes what a finished run leaves behind; after fine-tuning, the better of two."""
+        network, beside = self._network(), {}
+        if self.start is not None:
+            assert isinstance(network, ImageClassifier)
+            found = (self.start, weights, network, self.data, self.config.data)
+            judged = judge(*found, self.narrator.say)
+            self.narrator.say(str(judged))
+            weights, final = dict(judged.weights), judged.scores
+            beside = {"linear": self.start.result.linear, "tuning": judged.tuning}
         self._say_once(watch.verdict(final, self.tally.train_accuracy))
-        self._write_weights(files.FINAL)
-        p, say = self._probabilities(), self.narrator.say
-        on_first_process(self.processes, lambda: write_checks(self.folder, self.data, final, say))
-        on_first_process(
-            self.processes,
-            lambda: write_results(
-                self.folder,
-                self.config,
-                self._network(),
-                self.data,
-                final,
-                p,
-                self.tally,
-                self.engine.done,
-            ),
-        )
+        files.write_tensors(self.folder / files.FINAL, weights)
+        write_checks(self.folder, self.data, final, self.narrator.say)
+        done = (p, self.tally, self.engine.done)
+        write_results(self.folder, self.config, network, self.data, final, *done, beside)
 
     def _network(self) -> nn.Module:
         """The network that the run is for: with its trunk."""
         learned = self.engine.result
-        if self.frozen is None:
+        if self.whole is None:
             return learned
-        return ImageClassifier(self.frozen, learned.get_submodule("head"), freeze_trunk=True)
+        return ImageClassifier(self.whole.trunk, learned.get_submodule("head"), freeze_trunk=True)
 
     # --- parts of the above ---------------------------------------------------------------------
 
@@ -249,6 +261,13 @@ class Recording:
         for note in (*d.notes, *watch.doubts(d)):
             say(f"note: {note}")
         say(described(self.config))
+        if self.start is not None:
+            parts = ", ".join(f"trunk.{stage}" for stage in self.start.stages)
+            say(f"fine-tuning of {self.start.name}: {parts} learn with the head")
+            if self.processes.world == 1:
+                left = (self.steps - self.engine.done) * self.joined_batch
+                seconds = left * seconds_per_image(self.engine.module, d.train)
+                say(f"about {duration(seconds)} on this machine, as it is now")
         say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
 
     def _evaluate(self, split: Split) -> Evaluation:
@@ -288,10 +307,12 @@ class Recording:
         logs.append(self.folder / name, entry)
         self.tally.logged[name] = self.tally.logged.get(name, 0) + 1
 
+    def _weights(self) -> dict[str, Tensor]:
+        """Of the whole network, gathered by all processes; whole on the first."""
+        return ({} if self.whole is None else self.whole.state_dict()) | self.engine.weights()
+
     def _write_weights(self, name: str) -> None:
-        weights = self.engine.weights()
-        if self.frozen is not None:
-            weights |= {f"trunk.{k}": v for k, v in self.frozen.state_dict().items()}
+        weights = self._weights()
         on_first_process(self.processes, lambda: files.write_tensors(self.folder / name, weights))
 
     def _warn(self) -> None:
@@ -335,6 +356,8 @@ def described(config: TrainConfig) -> str:
     layers = "" if m.method == "baseline" else f", {m.nodes} nodes"
     clusters = f" in {m.clusters} clusters" if m.method == "blockout" else ""
     seen = "mirrored and shifted"
+    if config.finetunes:
+        start = f"its last {config.optimisation.finetune} stages tuned"
     if m.freeze_trunk and d.views:
         seen = f"{d.views} views of each, once"
     elif d.stream:

@@ -122,7 +122,7 @@ def _progress(runs: Sequence[Run]) -> Markup:
     told = []
     for run in runs:
         if not run.finished:
-            done, steps = len(run.epochs), run.config.optimisation.steps
+            done, steps = len(run.epochs), run.config.steps
             whole = f"epochs of {steps:,} steps" if steps else f"of {run.config.epochs} epochs"
             text = "{} has not finished: {} {} so far."
             told.append(html(text, bdi(run.name), done, whole))

@@ -189,7 +189,7 @@ def _length(run: Run) -> str:
 
 
 def _planned(run: Run) -> str:
-    steps, epochs = run.config.optimisation.steps, run.config.epochs
+    steps, epochs = run.config.steps, run.config.epochs
     return f"{steps:,} steps" if steps else f"{epochs} epoch{'s' if epochs != 1 else ''}"
 
 
@@ -216,12 +216,23 @@ def _beside(result: Result, classes: int) -> str:
     if result.linear is not None:
         ahead = result.test.accuracy - result.linear.accuracy
         than = f"{abs(ahead):.1f} points {'less' if ahead >= 0 else 'more'}"
+        features = "the same features" if result.tuning is None else "features before fine-tuning"
         told.append(
-            f"A linear classifier on the same features gets {result.linear.accuracy:.2f} % ({than})"
+            f"A linear classifier on {features} gets {result.linear.accuracy:.2f} % ({than})"
         )
     if classes:
         told.append(f"{'guessing' if told else 'Guessing'} gets {100 / classes:.2g} %")
-    return f"{', '.join(told)}." if told else ""
+    return " ".join([*([f"{', '.join(told)}."] if told else []), *_tuned(result)])
+
+
+def _tuned(result: Result) -> list[str]:
+    """What fine-tuning of the trunk changed, in a sentence."""
+    if result.tuning is None:
+        return []
+    was, now = (scores.accuracy for scores in result.tuning.test)
+    text = f"Before the trunk was fine-tuned it was {was:.2f} %, after it {now:.2f} %"
+    worse = result.tuning.kept == "start"
+    return [f"{text}; by the hold-out, the network of before was kept." if worse else f"{text}."]
 
 
 def _structure(run: Run) -> Markup:

@@ -1,0 +1,217 @@
+"""Fine-tuning: the last stages of a frozen trunk learn on, together with the head above them.
+
+It is a run of its own that starts from a finished one. Batch normalisation of the trunk stays as it
+is: the statistics of ImageNet say more than a batch of a few photographs. So do the memberships,
+because the structure was learned already. What comes before these stages never changes, so it is
+computed once, as the features of a frozen trunk are.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockout.data import DataConfig, ImageData, Split
+from blockout.layers import memberships_of
+from blockout.models import (
+    FirstStages,
+    ImageClassifier,
+    Trunk,
+    build_trunk,
+    last_stages,
+    restored,
+    stages,
+)
+from blockout.optimisation import NORMALISATIONS
+from blockout.runs import Run
+from blockout.runs import folder as files
+from blockout.runs.config import TrainConfig
+from blockout.runs.documents import Result, Scores, Tuning
+from blockout.training.evaluation import Evaluation, evaluate
+from blockout.training.features import Say, feature_splits
+
+LARGEST = 2 << 30
+"""Bytes of what comes before the stages that learn, of all views; more is not kept."""
+TRIED = 8
+"""Images of the step that is timed before the first."""
+
+
+def phases(config: TrainConfig, images: ImageData) -> tuple[TrainConfig, ...]:
+    """The runs that a config asks for, resolved: with ``finetune`` the one that it starts from too.
+
+    ``restart`` begins fine-tuning anew, and the run it starts from only if that is not finished.
+
+    Raises:
+        ValueError: the trunk is not frozen, or has not so many stages.
+    """
+    last = config.for_images(images)
+    if not config.finetunes:
+        return (last,)
+    _require_tunable(last, images)
+    first = config.before.for_images(images)
+    finished = (first.folder_for(images) / files.RESULT).exists()
+    restart = config.run.restart and not finished
+    return replace(first, run=replace(first.run, restart=restart)), last
+
+
+def _require_tunable(config: TrainConfig, images: ImageData) -> None:
+    model, count = config.model, config.optimisation.finetune
+    if not model.freeze_trunk:
+        raise ValueError(
+            "--finetune goes on from a head on a frozen pretrained trunk, and this trunk "
+            f"({model.trunk}) learns from the start; leave --finetune out"
+        )
+    found = len(stages(build_trunk(model, images.image_size)))
+    if found < 2:
+        raise ValueError(
+            f"--finetune: the trunk {model.trunk} has no stages to choose from; --freeze-trunk "
+            "false trains all of it"
+        )
+    if count >= found:
+        raise ValueError(
+            f"--finetune must be at most {found - 1}, got {count}: the trunk {model.trunk} has "
+            f"{found} stages; --freeze-trunk false trains all of it"
+        )
+
+
+@dataclass(frozen=True)
+class Start:
+    """The finished run that fine-tuning starts from."""
+
+    name: str
+    result: Result
+    weights: dict[str, Tensor]
+    stages: tuple[str, ...]
+    """Those of the trunk that learn."""
+
+
+def begin(model: ImageClassifier, folder: Path, count: int) -> Start:
+    """Gives a model the weights of a finished run, and says where it starts."""
+    result = Run.open(folder).result
+    assert result is not None, "`train` finishes it first"
+    weights = files.read_tensors(folder / files.FINAL)
+    model.load_state_dict(weights)
+    return Start(folder.name, result, weights, tuple(stages(model.trunk))[-count:])
+
+
+def unfreeze(model: ImageClassifier, count: int) -> None:
+    """Lets the last stages of the trunk learn, but neither its normalisations nor memberships.
+
+    >>> from blockout.models import EfficientNetLite, Head
+    >>> trunk = EfficientNetLite("efficientnet-lite0")
+    >>> model = ImageClassifier(trunk, Head(1280, 10, method="baseline"), freeze_trunk=True)
+    >>> unfreeze(model, 1)
+    >>> [name for name, weight in model.named_parameters() if weight.requires_grad]
+    ['trunk.head.conv.weight', 'head.fc3.weight', 'head.fc3.bias']
+    """
+    for part in list(stages(model.trunk).values())[-count:]:
+        part.requires_grad_(True)
+        for module in part.modules():
+            if isinstance(module, NORMALISATIONS):
+                module.requires_grad_(False)
+    for memberships in memberships_of(model).values():
+        memberships.requires_grad_(False)
+
+
+def first_stages(model: ImageClassifier, config: TrainConfig, images: ImageData) -> Trunk | None:
+    """What comes before the stages that learn; None where its output cannot be kept: the trunk is
+    no chain, or there are too many images."""
+    trunk, views = model.trunk, config.data.views
+    if not isinstance(trunk, Trunk) or not trunk.is_chain or not views:
+        return None
+    first = FirstStages(trunk, config.optimisation.finetune, images.image_size)
+    count = views * len(images.train) + len(images.holdout)
+    return first if 4 * count * first.features <= LARGEST else None
+
+
+def without_first(model: ImageClassifier, first: Trunk, count: int) -> ImageClassifier:
+    """The model from what ``first`` says to classes."""
+    assert isinstance(first, FirstStages) and isinstance(model.trunk, Trunk)
+    end = last_stages(model.trunk, count, first.shape)
+    return ImageClassifier(end, model.head, freeze_trunk=True)
+
+
+def seconds_per_image(model: nn.Module, split: Split) -> float:
+    """Of a training step, tried on a few images; nothing learns from it."""
+    x, y = next(iter(split.batches(min(TRIED, len(split)), train=False)))
+    parameter = next(model.parameters())
+    x, y = x.to(parameter), y.to(parameter.device)
+    model.eval()
+    taken = []
+    for _ in range(2):
+        began = time.perf_counter()
+        F.cross_entropy(model(x), y).backward()
+        taken.append(time.perf_counter() - began)
+    for parameter in model.parameters():
+        parameter.grad = None
+    return min(taken) / len(y)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The better network on the hold-out, and how both do."""
+
+    weights: Mapping[str, Tensor]
+    scores: dict[str, Evaluation]
+    """Of the better one on each split."""
+    tuning: Tuning
+
+    def __str__(self) -> str:
+        t = self.tuning
+        said = [f"test {t.test[0].accuracy:.2f} % before, {t.test[1].accuracy:.2f} % after"]
+        if t.holdout is None:
+            return f"fine-tuning: {said[0]}; there is no hold-out to choose by, so it is kept"
+        was, now = t.holdout
+        said.insert(
+            0,
+            f"hold-out {was.accuracy:.2f} % (loss {was.loss:.3f}) before, {now.accuracy:.2f} % "
+            f"({now.loss:.3f}) after",
+        )
+        kept = "fine-tuned network" if t.kept == "tuned" else f"network of {t.start}"
+        return f"fine-tuning: {'; '.join(said)}. By the hold-out, the {kept} is kept"
+
+
+def judge(
+    start: Start,
+    weights: dict[str, Tensor],
+    model: ImageClassifier,
+    images: ImageData,
+    config: DataConfig,
+    say: Say,
+) -> Judgement:
+    """Scores the network before and after alike, through features that later commands find.
+
+    Args:
+        start: before.
+        weights: of the whole network, after.
+        model: one like both.
+        images: of the run.
+        config: where features are kept.
+        say: tells the user how far it has come.
+    """
+
+    def scores(weights: dict[str, Tensor]) -> dict[str, Evaluation]:
+        network = restored(model.describe(), weights).eval()
+        splits = {n: s for n in ("holdout", "test") if len(s := getattr(images, n))}
+        places = {"cache": config.cache_folder, "workers": config.decoders}
+        found = feature_splits(splits, network, images, say=say, **places)
+        return {name: evaluate(network.head, split) for name, split in found.items()}
+
+    both = scores(start.weights), scores(weights)
+    worse = "holdout" in both[0] and _is_worse(both[1]["holdout"], both[0]["holdout"])
+    said = {name: (_scores(both[0][name]), _scores(both[1][name])) for name in both[0]}
+    kept = "start" if worse else "tuned"
+    tuning = Tuning(start.name, start.stages, said["test"], said.get("holdout"), kept)
+    return Judgement(start.weights if worse else weights, both[0 if worse else 1], tuning)
+
+
+def _scores(found: Evaluation) -> Scores:
+    return Scores(**found.numbers())
+
+
+def _is_worse(after: Evaluation, before: Evaluation) -> bool:
+    """Fewer are right, or as many with less confidence; also if it is no number."""
+    return not (after.accuracy, -after.loss) >= (before.accuracy, -before.loss)
