@@ -154,7 +154,11 @@ def test_statistics_of_the_head_fit_what_the_tuned_trunk_says(place):
 def test_what_does_worse_on_the_hold_out_is_not_kept(place, capsys):
     shutil.copytree(place / "run", place / "bad")
     assert main(train(place, "--finetune", "2", "--finetune-lr", "50", run="bad")) == 0
-    assert "By the hold-out, the network of bad is kept" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "fine-tuning starts from the finished run in" in said
+    assert "By the hold-out, the network of bad is kept" in said
+    assert "fine-tuning did not help, so this is still it" in said
+    assert "finished already" not in said
     tuning = Run.open(place / "bad-finetuned").result.tuning
     assert tuning.kept == "start" and tuning.holdout[1].loss > tuning.holdout[0].loss
     for name in ("final", "best"):

@@ -37,12 +37,16 @@ def run(arguments: list[str]) -> int:
         result = phase.folder_for(images) / files.RESULT
         finished = result.exists() and not phase.run.restart
         folder = train(phase, data=images, after_save=draw)
-        if getattr(rank_zero_only, "rank", 0) == 0:
-            if finished:
-                print(f"this run is finished already; --restart begins anew. It is in {folder}")
-            if not finished or _is_to_be_drawn(folder):
-                draw.now(folder)
-            _summarise(Run.open(folder))
+        if getattr(rank_zero_only, "rank", 0) > 0:
+            continue
+        if not finished or _is_to_be_drawn(folder):
+            draw.now(folder)
+        if finished and config.finetunes and not phase.finetunes:
+            print(f"fine-tuning starts from the finished run in {folder}")
+            continue
+        if finished:
+            print(f"this run is finished already; --restart begins anew. It is in {folder}")
+        _summarise(Run.open(folder))
     return 0
 
 
