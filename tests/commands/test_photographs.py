@@ -148,3 +148,12 @@ def test_the_end_of_a_training_says_how_many_images_to_check(tmp_path):
     assert images_to_check(run) == wanted
     files.write_json(tmp_path / files.CHECKS, as_json(Checks()))
     assert images_to_check(made_run(folder=tmp_path)) == ""
+
+
+def test_an_unreadable_image_is_named_with_the_flag_that_leaves_it_out(place, tmp_path, capsys):
+    photos = shutil.copytree(place / "photos", tmp_path / "photos")
+    (photos / "dark" / "bad.jpg").write_bytes(b"no image")
+    words = ["train", "--data", str(photos), "--run", str(tmp_path / "run"), "--workers", "0"]
+    assert main([*words, "--steps", "2", "--accelerator", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert "bad.jpg" in said and "say --skip-corrupt to leave such images out" in said

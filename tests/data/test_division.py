@@ -184,6 +184,13 @@ def test_a_class_without_training_images_is_refused(catalogue: Catalogue, messag
     check(catalogue_of([2, 1], [TRAIN, TRAIN, TEST]), "it")  # a test set may lack a class
 
 
-def test_a_class_of_one_image_cannot_be_divided() -> None:
-    with pytest.raises(DataError, match="cannot split off a test set: only one image of 'b'"):
-        divide(catalogue_of([5, 1]), DataConfig(holdout=0.0))
+def test_a_class_of_one_image_is_trained_on_and_said_not_to_be_tested() -> None:
+    catalogue = catalogue_of([5, 1])
+    found = divide(catalogue, DataConfig(holdout=0.0))
+    assert 5 in found.train and set(catalogue.labels[found.test].tolist()) == {0}
+    assert "only one image of 'b': it is trained on" in found.notes[0]
+
+
+def test_classes_of_one_image_alone_cannot_be_divided() -> None:
+    with pytest.raises(DataError, match="cannot split off a test set: only one image of 'a', 'b'"):
+        divide(catalogue_of([1, 1]), DataConfig(holdout=0.0))

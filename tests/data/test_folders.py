@@ -67,7 +67,10 @@ def test_hidden_files_are_ignored_and_other_files_counted(image_folder: Folder) 
     (folder / "b" / "photo.HEIC").write_bytes(b"x")
     listed = list_folder(folder)
     assert listed.open().catalogue.classes == ("a", "b") and len(listed.open().rows) == 2
-    assert listed.notes == ("ignored 2 files that are not images (1 .txt, 1 .heic)",)
+    assert listed.notes == (
+        "ignored 2 files that cannot be read as images (1 .txt, 1 .heic)",
+        "to use photographs that end in '.heic', save them as JPEG",
+    )
 
 
 def test_upper_case_suffixes_are_images(image_folder: Folder) -> None:
@@ -179,7 +182,7 @@ def test_suffixes_of_kinds_that_are_not_read_are_counted_as_other_files(
 ) -> None:
     folder = image_folder({"a": 1, "b": 1})
     (folder / "a" / "page.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0")
-    assert list_folder(folder).notes == ("ignored 1 files that are not images (1 .eps)",)
+    assert list_folder(folder).notes == ("ignored 1 file that cannot be read as images (1 .eps)",)
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(
@@ -195,3 +198,45 @@ def test_a_folder_that_cannot_be_listed_is_an_error(
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PermissionError):
         list_folder(folder)
+
+
+def test_folders_of_several_depths_are_said_by_name(image_folder: Folder) -> None:
+    folder = list_folder(image_folder({"dog": 2, "bird": 2, "pets/cat": 2}))
+    assert folder.open().catalogue.classes == ("bird", "dog", "pets")
+    assert any("'pets' has folders inside. If those are classes" in note for note in folder.notes)
+
+
+@pytest.mark.parametrize("wrapping", ["data", "a/b"])
+def test_a_folder_that_wraps_the_data_is_looked_into(image_folder: Folder, wrapping: str) -> None:
+    names = {f"{wrapping}/{s}/{c}": 1 for s in ("train", "test") for c in ("cat", "dog")}
+    catalogue = list_folder(image_folder(names)).open().catalogue
+    assert catalogue.classes == ("cat", "dog")
+    assert catalogue.parts.tolist() == [TRAIN] * 2 + [TEST] * 2
+
+
+def test_a_single_class_or_split_is_no_wrapping(image_folder: Folder) -> None:
+    assert list_folder(image_folder({"cat": 2})).open().catalogue.classes == ("cat",)
+    only_train = list_folder(image_folder({"train/a": 1, "train/b": 1}))
+    assert only_train.open().catalogue.classes == ("a", "b")
+
+
+def test_a_link_to_the_folder_above_is_named_and_not_followed_forever(image_folder: Folder) -> None:
+    folder = image_folder({"cat": 0})
+    os.symlink(folder, folder / "cat" / "again")
+    with pytest.raises(DataError, match="is the same folder as"):
+        list_folder(folder)
+
+
+def test_an_empty_split_is_ignored_with_a_note(image_folder: Folder) -> None:
+    folder = image_folder({"train/a": 1, "train/b": 1})
+    (folder / "val" / "a").mkdir(parents=True)
+    listed = list_folder(folder)
+    assert set(listed.open().catalogue.parts.tolist()) == {TRAIN}
+    assert "ignored, because there are no images in it: 'val'" in listed.notes
+
+
+def test_images_outside_of_class_folders_are_said(image_folder: Folder) -> None:
+    folder = image_folder({"a": 2, "b": 1})
+    (folder / "a" / "001.png").rename(folder / "loose.png")
+    found = list_folder(folder)
+    assert "images that are in no class folder are left out: 'loose.png'" in found.notes

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from blockout.data import MemorySplit
+from blockout.data.division import OWN_HOLDOUT
 from blockout.data.features import FeatureSplit
 from blockout.models import ModelConfig
 from blockout.training import OptimisationConfig, TrainConfig
@@ -61,6 +62,11 @@ def test_a_head_that_misses_a_linear_classifier_is_told_so():
 def test_a_network_that_has_not_learned_its_training_images_is_told_so():
     assert list(verdict({"test": scores(40)}, 50.0)) == ["not learned"]
     assert not verdict({"test": scores(40)}, 90.0)
+
+
+def test_a_small_validation_split_of_the_data_is_not_mended_by_a_flag():
+    images = replace(make_images(), notes=(f"--holdout has no effect: {OWN_HOLDOUT}",))
+    assert doubts(images)[0].endswith("partly chance; add images to val/")
 
 
 def test_a_small_hold_out_and_tiny_classes_are_doubted():

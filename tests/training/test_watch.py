@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from blockout.training import watch
 from blockout.training.watch import collapses, distribution
 
 CLASSES = ("cat", "dog", "fox")
@@ -50,3 +51,15 @@ def test_the_distribution_counts_every_membership():
     assert found["histogram"][0] == found["histogram"][-1] == 1
     assert found["histogram"][25] == 2
     assert found["quartiles"] == pytest.approx([0.375, 0.505, 0.6325], abs=1e-4)
+
+
+def test_branches_without_classes_or_nodes_are_starved():
+    hidden, last = torch.zeros(60, 3), torch.zeros(4, 3)
+    hidden[:, 0], hidden[:30, 1], hidden[:1, 2] = 0.5, 1, 1
+    last[:, 0], last[:2, 2] = 1, 1
+    (said,) = watch.starved({"P_0": hidden, "P_1": last}, ("a", "b", "c", "d")).values()
+    assert "2 of 3 branches are starved" in said and "try --clusters 1" in said
+    assert "3 has 1 of 60 nodes in P_0" in said and "2 serves no class" in said
+    last[3, 1], hidden[:2, 2] = 1, 1  # a tenth of an equal share
+    assert watch.starved({"P_0": hidden, "P_1": last}, ("a", "b", "c", "d")) == {}
+    assert watch.starved({"P_0": torch.zeros(8, 1)}, ("a",)) == {} == watch.starved({}, ())

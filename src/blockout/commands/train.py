@@ -12,25 +12,37 @@ from blockout.commands.runs import one_line, require_training
 from blockout.terminal import printable
 
 if TYPE_CHECKING:
-    from blockout.runs import Run
+    from blockout.runs import Run, TrainConfig
+
+SKIP = "mend or delete it, or say --skip-corrupt to leave such images out"
 
 
 def run(arguments: list[str]) -> int:
     require_training("lightning.fabric")
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    from lightning.fabric.utilities.rank_zero import rank_zero_only
-
-    from blockout.runs import Run, TrainConfig
-    from blockout.runs import folder as files
-    from blockout.training import train, training_images
-    from blockout.training.finetuning import phases
+    from blockout.data.config import DataError, UnreadableImage
+    from blockout.runs import TrainConfig
 
     values = train_flags(arguments)
     try:
         config = TrainConfig.from_flat(values)
     except ValueError as error:
         refuse("blockout train", str(error))
+    try:
+        return _train(config)
+    except UnreadableImage as error:
+        raise DataError(f"{error}; {SKIP}") from error
+
+
+def _train(config: "TrainConfig") -> int:
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+    from blockout.runs import Run
+    from blockout.runs import folder as files
+    from blockout.training import train, training_images
+    from blockout.training.finetuning import phases
+
     images = training_images(config, partial(print, flush=True))
     draw = Drawing(config.data.cache)
     for phase in phases(config, images):

@@ -15,6 +15,10 @@ class DataError(ValueError):
     """The data cannot be used; the message says what was expected, what was found, what to do."""
 
 
+class UnreadableImage(DataError):
+    """One image cannot be read; `skip_corrupt` leaves such images out."""
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """Which images to use, and how to split and read them."""

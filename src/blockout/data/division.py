@@ -24,6 +24,7 @@ LARGE_GROUP = 0.25
 trained on: a hold-out of 5 % must not cost a class half of its images."""
 HELD_OUT_FROM = 4
 """Smaller classes need not have an image in the hold-out: they need it more for training."""
+OWN_HOLDOUT = "the data has its own validation split"
 OPEN = -1
 """The part of an image that is still to be drawn."""
 
@@ -84,12 +85,12 @@ def divide(
     before = np.full(len(parts), OPEN) if before is None else before
     drawing = _Drawing(labels, groups, chance, _followed(before, groups))
     if not has_test:
-        _check_divisible(catalogue, groups)
+        notes.extend(_untested(catalogue, groups))
         parts[drawing.drawn(parts == TRAIN, config.test_share, TEST)] = TEST
         count = int((parts == TEST).sum())
         notes.append(f"no test split: took {count} of {len(parts)} images for testing")
     if has_holdout and config.holdout:
-        notes.append("--holdout has no effect: the data has its own validation split")
+        notes.append(f"--holdout has no effect: {OWN_HOLDOUT}")
     elif config.holdout:
         parts[drawing.drawn(parts == TRAIN, config.holdout, HOLDOUT)] = HOLDOUT
     train, holdout, test = (np.flatnonzero(parts == part) for part in (TRAIN, HOLDOUT, TEST))
@@ -177,15 +178,19 @@ def _taken(
     return taken
 
 
-def _check_divisible(catalogue: Catalogue, groups: Index) -> None:
+def _untested(catalogue: Catalogue, groups: Index) -> list[str]:
+    """Names the classes of one image (or of copies of one): it is trained on, and they are not
+    tested. Raises DataError if no class can be tested."""
     labels = catalogue.labels
     count = len(catalogue.classes)
     single = {c for c in range(count) if len(np.unique(groups[labels == c])) < 2}
-    if single:
+    names = listed({catalogue.classes[c] for c in single})
+    if len(single) == count:
         raise DataError(
-            f"cannot split off a test set: only one image of "
-            f"{listed({catalogue.classes[c] for c in single})}; add images or a test split"
+            f"cannot split off a test set: only one image of {names}; add images or a test split"
         )
+    said = f"only one image of {names}: it is trained on, and nothing tests whether it is learned"
+    return [f"{said}; add photographs"] if single else []
 
 
 def _at_most(labels: Index, images: Index, most: int, chance: Float64[np.ndarray, " n"]) -> Index:

@@ -22,6 +22,9 @@ SUFFIXES = (
     ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
 )  # fmt: skip
 """Of the kinds that `images.FORMATS` reads."""
+UNREAD = (".heic", ".heif", ".jxl", ".jp2", ".dng", ".raw", ".cr2", ".cr3", ".nef", ".arw")
+"""Of photographs that nothing here reads."""
+MOST_WRAPPINGS = 3
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -122,16 +125,41 @@ def list_folder(root: Path) -> ImageFolder:
     Raises:
         DataError: there are no images or no class folders, or a split has none of the classes.
     """
-    splits, strangers = _split_folders(root)
+    inner = _unwrapped(root)
+    splits, strangers = _split_folders(inner)
     listings = {name: _list_images(folder) for name, folder in splits.items()}
+    empty = [name for name, one in listings.items() if name != "train" and not one.images]
+    for name in empty:
+        del listings[name]
     naming = _naming(listings["train"].images)
     for listing in listings.values():
         _check_listing(listing)
+    loose = [i for one in listings.values() for i in one.images if _depth(i) == 0]
     listings = {name: _without_loose(listing) for name, listing in listings.items()}
     listings, differing = _of_trained_classes(listings, naming)
-    return ImageFolder(
-        root, listings, naming, (*_notes(root, splits, listings, strangers, naming), *differing)
-    )
+    notes = _notes(splits, listings, strangers, naming)
+    if empty:
+        notes.append(f"ignored, because there are no images in it: {listed(set(empty))}")
+    if loose:
+        notes.append(f"images that are in no class folder are left out: {listed(set(loose), 3)}")
+    return ImageFolder(root, listings, naming, (*notes, *differing))
+
+
+def _unwrapped(root: Path) -> Path:
+    """The folder that holds the data: archives often wrap it in a folder that holds nothing else.
+
+    A folder without folders in it is a class, not a wrapping.
+    """
+    for _ in range(MOST_WRAPPINGS):
+        inside = [entry for entry in root.iterdir() if not _hidden(entry.name)]
+        folders = [entry for entry in inside if entry.is_dir()]
+        images = any(entry.suffix.lower() in SUFFIXES for entry in inside)
+        if len(folders) != 1 or images:
+            return root
+        if not any(e.is_dir() and not _hidden(e.name) for e in folders[0].iterdir()):
+            return root
+        root = folders[0]
+    return root
 
 
 def _split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
@@ -270,7 +298,6 @@ def _without_loose(listing: Listing) -> Listing:
 
 
 def _notes(
-    root: Path,
     splits: dict[str, Path],
     listings: dict[str, Listing],
     strangers: list[str],
@@ -279,12 +306,18 @@ def _notes(
     notes = []
     if ignored := sum((listing.ignored for listing in listings.values()), Counter()):
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(5))
-        notes.append(f"ignored {ignored.total()} files that are not images ({kinds})")
+        files = "1 file" if ignored.total() == 1 else f"{ignored.total()} files"
+        notes.append(f"ignored {files} that cannot be read as images ({kinds})")
+    if photographs := {suffix for suffix in UNREAD if ignored[suffix]}:
+        notes.append(f"to use photographs that end in {listed(photographs)}, save them as JPEG")
     if strangers:
         notes.append(f"ignored folders beside {splits['train'].name}/: {listed(set(strangers))}")
     if not naming.nested and any(_depth(image) > 1 for image in listings["train"].images):
+        deep = {i.split(os.sep, 1)[0] for i in listings["train"].images if _depth(i) > 1}
         notes.append(
-            f"the folders directly in {splits['train']} are the classes; deeper ones are not"
+            f"the folders directly in {splits['train']} are the classes; deeper ones are not: "
+            f"{listed(deep, 3)} {'has' if len(deep) == 1 else 'have'} folders inside. If those are "
+            "classes, move them up"
         )
     return notes
 

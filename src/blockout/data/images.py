@@ -15,7 +15,7 @@ from jaxtyping import Float32, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from blockout.data.config import DataError
+from blockout.data.config import DataError, UnreadableImage
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF")
 """What Pillow may open, whatever a file is called. It knows 34 more kinds, and hands some of them
@@ -83,7 +83,7 @@ def _named(source: object, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # Pillow raises nearly anything on damaged bytes
         named = name or (repr(str(source)) if isinstance(source, str | PathLike) else "the image")
-        raise DataError(f"cannot read {named}: {_reason(error)}") from error
+        raise UnreadableImage(f"cannot read {named}: {_reason(error)}") from error
 
 
 def _opened(content: bytes) -> Image.Image:

@@ -287,7 +287,8 @@ def _without(table: Table, errors: dict[int, str]) -> Table:
     """The table without its unreadable images (place: what is wrong), and a note about them."""
     kept = np.setdiff1d(np.arange(len(table.rows)), list(errors))
     shown = "; ".join(list(errors.values())[:3]) + ("; ..." if len(errors) > 3 else "")
-    note = f"skipped {len(errors)} unreadable images: {shown}"
+    images = "1 unreadable image" if len(errors) == 1 else f"{len(errors)} unreadable images"
+    note = f"skipped {images}: {shown}"
     return Table(table.catalogue.at(kept, note), table.rows.take(kept))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from PIL import Image
 
-from blockout.data.config import DataError
+from blockout.data.config import DataError, UnreadableImage
 from blockout.data.images import content, decode
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Rows:
             return memoryview(held.as_buffer()), self._name(row, path.as_py())
         if path.is_valid:
             return path.as_py(), repr(path.as_py())
-        raise DataError(f"cannot read {self._name(row)}: it holds no image")
+        raise UnreadableImage(f"cannot read {self._name(row)}: it holds no image")
 
     def images(self, shown: int | None = None) -> Iterator[Image.Image | DataError]:
         """All images in order; for a damaged image, the error that names it."""

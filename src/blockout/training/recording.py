@@ -229,6 +229,8 @@ class Recording:
             weights, final = dict(judged.weights), judged.scores
             beside = {"linear": self.start.result.linear, "tuning": judged.tuning}
         self._say_once(watch.verdict(final, self.tally.train_accuracy))
+        if self.config.model.learned:
+            self._say_once(watch.starved(p, self.data.classes))
         files.write_tensors(self.folder / files.FINAL, weights)
         write_checks(self.folder, self.data, final, self.narrator.say)
         done = (p, self.tally, self.engine.done)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from blockout.data import ImageData
+from blockout.data.division import OWN_HOLDOUT
 from blockout.training.evaluation import Evaluation
 
 BINS = 50
@@ -16,6 +17,8 @@ MOST = 0.98
 """Share of P that must be near zero or one to count as a collapse."""
 DEAD = 0.25
 """Share of dead nodes that is worth a warning."""
+STARVED = 0.1
+"""A branch is starved if it has less than this share of what it would have of equal branches."""
 UNLEARNED = 75.0
 """Per cent of its own training images that a network should know in the end."""
 WORSE = 0.5
@@ -73,13 +76,39 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
     return said
 
 
+def starved(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> dict[str, str]:
+    """Branches (clusters) that came to nothing in the end: without a class, or with hardly a node.
+
+    >>> list(starved({"P_0": torch.eye(2)[[0] * 40], "P_1": torch.ones(4, 2)}, ("a",) * 4))
+    ['starved branches']
+    """
+    found: dict[int, str] = {}
+    last = list(memberships)[-1] if memberships else None
+    for name, p in memberships.items():
+        counts, (nodes, clusters) = (p >= NEAR).sum(0).tolist(), p.shape
+        is_last = name == last and nodes == len(classes)
+        for cluster, count in enumerate(counts):
+            if is_last and not count:
+                found[cluster] = f"{cluster + 1} serves no class"
+            elif not is_last and count < STARVED * nodes / clusters:
+                found.setdefault(cluster, f"{cluster + 1} has {count} of {nodes} nodes in {name}")
+    total = max((p.shape[1] for p in memberships.values()), default=0)
+    if not found or total < 2:
+        return {}
+    shown = "; ".join(list(found.values())[:3]) + ("; ..." if len(found) > 3 else "")
+    text = f"{len(found)} of {total} branches are starved ({shown}): try --clusters "
+    return {"starved branches": f"{text}{max(total - len(found), 1)}"}
+
+
 def doubts(data: ImageData) -> list[str]:
     """What is doubtful about the data before training starts."""
     said = []
     if 0 < len(data.holdout) < FEW_HELD_OUT:
+        held = "1 image is" if len(data.holdout) == 1 else f"{len(data.holdout)} images are"
+        own = any(OWN_HOLDOUT in note for note in data.notes)
+        more = "add images to val/" if own else "--holdout 0.2 holds out more"
         said.append(
-            f"only {len(data.holdout)} images are held out, so the choice of best.safetensors is "
-            "partly chance; --holdout 0.2 holds out more"
+            f"only {held} held out, so the choice of best.safetensors is partly chance; {more}"
         )
     counts = torch.bincount(data.train.labels, minlength=len(data.classes))
     few = [c for c, n in zip(data.classes, counts.tolist(), strict=True) if n < FEW_IMAGES]
