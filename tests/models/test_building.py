@@ -193,11 +193,39 @@ def test_weights_of_another_network_are_refused():
         ({"trunk": {"kind": "resnet"}}, "trunk must be one of inception-small, .* got 'resnet'"),
         ({"trunk": {"kind": "inception-small", "depth": 3}}, "incomplete or unknown: .*depth"),
         ({"head": {"features": 3}}, "incomplete or unknown: .*classes"),
+        ({"head": {"features": "3", "classes": 4}}, "incomplete or unknown: .*int"),
+        ({"head": None}, "incomplete or unknown"),
+        ({"trunk": {}}, "trunk must be one of .* got 'None'"),
+        ({"freeze_trunk": []}, "incomplete or unknown"),
     ],
 )
 def test_a_description_that_is_not_understood_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         from_description(build().describe() | change)
+
+
+def test_a_mistake_of_ours_is_not_called_an_unknown_description(monkeypatch):
+    described = build().describe()
+
+    def mistake(head, layers):
+        raise AttributeError("ours")
+
+    monkeypatch.setattr("blockout.models.heads.rebuild_layers", mistake)
+    with pytest.raises(AttributeError, match="ours"):
+        from_description(described)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ({"fc9": {"kind": "Linear"}}, "no layer 'fc9'"),
+        ({"fc1": {"kind": "Linear"}}, "'fc1' is described wrongly: 'inputs'"),
+        ({"fc1": {"kind": "DenseBlocks", "blocks": [3]}}, "'fc1' is described wrongly"),
+    ],
+)
+def test_layers_of_a_compact_head_that_are_not_understood_are_refused(layers, message):
+    with pytest.raises(ValueError, match=message):
+        from_description(changed(build().describe(), form="compact", layers=layers))
 
 
 def test_a_trunk_that_is_not_asked_for_is_refused():

@@ -45,10 +45,22 @@ def test_a_resolved_config_has_every_value_that_training_uses():
     assert {name: resolved[name] for name in expected} == expected
 
 
-def test_steps_in_place_of_epochs_leave_epochs_open():
-    config = TrainConfig(optimisation=OptimisationConfig(steps=700)).for_images(make_images())
-    assert (config.optimisation.steps, config.optimisation.epochs) == (700, None)
+def test_steps_that_are_no_whole_epochs_leave_epochs_open():
+    config = TrainConfig(optimisation=OptimisationConfig(steps=701, batch_size=16))
+    config = config.for_images(make_images())  # five steps per epoch
+    assert (config.optimisation.steps, config.optimisation.epochs) == (701, None)
     assert config.run.log_every == 17
+
+
+def test_one_length_of_training_has_one_name():
+    """However it was asked for: two folders would hold the same run."""
+    images = make_images()
+    steps, epochs = (
+        TrainConfig(optimisation=OptimisationConfig(batch_size=16, **length)).for_images(images)
+        for length in ({"steps": 10}, {"epochs": 2})
+    )
+    assert steps == epochs and steps.optimisation.epochs == 2
+    assert steps.folder_for(images) == epochs.folder_for(images)
 
 
 def test_guided_layers_are_drawn_to_the_end_on_a_frozen_trunk_only():
@@ -112,12 +124,51 @@ def test_identity_and_folder_name_no_path_of_this_machine(tmp_path):
     images = make_images()
     config = TrainConfig(
         DataConfig(str(tmp_path / "photos"), cache=tmp_path / "cache"),
-        ModelConfig(trunk=str(tmp_path / "resnet")),
-        run=RunConfig(init_from=tmp_path / "earlier"),
+        ModelConfig(trunk=str(saved_trunk(tmp_path / "resnet", b"weights"))),
+        run=RunConfig(init_from=finished(tmp_path / "earlier", b"weights")),
     ).for_images(images)
+    assert config.origins().keys() == {"trunk_weights", "init_from_weights"}
     assert str(tmp_path) not in json.dumps(config.identity(images))
     assert str(tmp_path) not in str(config.folder_for(images))
     assert config.recipe()["data"] == "photos" and config.recipe()["trunk"] == "resnet"
+
+
+def saved_trunk(folder, weights: bytes):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def finished(folder, weights: bytes):
+    folder.mkdir(parents=True)
+    (folder / "final.safetensors").write_bytes(weights)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "part", "flag"), [(saved_trunk, "model", "trunk"), (finished, "run", "init_from")]
+)
+def test_what_a_path_stands_for_decides_the_folder_and_not_where_it_lies(
+    make, part, flag, tmp_path
+):
+    images = make_images()
+    places = {"a": b"one", "b": b"two", "c": b"one"}
+    folders = {}
+    for place, weights in places.items():
+        path = make(tmp_path / place / "demo", weights)
+        given = str(path) if flag == "trunk" else path
+        config = with_values(TrainConfig(DataConfig("cifar100")), part, **{flag: given})
+        folders[place] = config.for_images(images).folder_for(images)
+    assert folders["a"] != folders["b"] and folders["a"] == folders["c"]
+
+
+def test_a_hub_id_is_kept_whole():
+    one, other = (
+        TrainConfig(model=ModelConfig(trunk=trunk)).resolved(image_size=224).recipe()
+        for trunk in ("org1/vit", "org2/vit")
+    )
+    assert (one["trunk"], other["trunk"]) == ("org1/vit", "org2/vit")
 
 
 def test_other_images_of_the_same_name_have_another_folder():

@@ -39,7 +39,7 @@ def folder(finished, tmp_path):
 def test_a_finished_run_tells_everything(finished):
     run = Run.open(finished)
     assert run.finished and run.method == "blockout" and run.learned
-    assert run.config.model.nodes == 8 and run.config.optimisation.steps == 10
+    assert run.config.model.nodes == 8 and run.config.epochs == 2 and run.result.steps == 10
     assert run.config.data.image_size == 28 and run.config.model.trunk == "inception-small"
     assert run.data_name == "noise" and run.classes == ("red", "green", "blue", "bright")
     assert len(run.epochs) == 2 and len(run.steps) == 10
@@ -192,6 +192,14 @@ def test_images_of_another_set_are_refused_and_changed_ones_are_told(finished, m
     monkeypatch.setattr("blockout.runs.run.load", lambda *_, **__: other)
     with pytest.raises(RunError, match="are not those of the run in"):
         run.images()
+
+
+def test_runs_that_start_from_other_weights_of_one_name_are_told_apart(folder):
+    before = Run.open(folder).recipe
+    said = json.loads((folder / files.ENVIRONMENT).read_text())
+    said["origins"] = {"trunk_weights": "0123"}
+    (folder / files.ENVIRONMENT).write_text(json.dumps(said))
+    assert Run.open(folder).recipe == before | said["origins"]
 
 
 def test_runs_that_differ_in_their_seed_share_a_recipe(finished, folder):

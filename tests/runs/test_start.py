@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from blockout.runs import RunError
-from blockout.runs.documents import read_document
-from blockout.runs.folder import DIGESTS, EVERYTHING, LOCK, SPLIT, write_json
+from blockout.runs.documents import as_json, read_document
+from blockout.runs.environment import environment
+from blockout.runs.folder import DIGESTS, ENVIRONMENT, EVERYTHING, LOCK, SPLIT, write_json
 from blockout.runs.lock import held
 from blockout.runs.start import open_folder
 
@@ -50,6 +51,19 @@ def test_restart_deletes_nothing_of_a_folder_that_is_no_run(tmp_path):
     (tmp_path / "config.json").write_text('{"method": "fc", "seed": 3}')
     begin(tmp_path, restart=True)
     assert read_document(tmp_path / "config.json", dict)["seed"] == 0
+
+
+def test_other_weights_of_the_same_name_are_another_run(tmp_path):
+    for place, weights in (("a", b"one"), ("b", b"two")):
+        (tmp_path / place / "demo").mkdir(parents=True)
+        (tmp_path / place / "demo" / "final.safetensors").write_bytes(weights)
+    folder, first = tmp_path / "run", tmp_path / "a" / "demo"
+    begin(folder, init_from=first)
+    origins = make_config(folder, init_from=first).origins()
+    write_json(folder / ENVIRONMENT, as_json(environment(origins)))
+    begin(folder, init_from=first)
+    with pytest.raises(RunError, match=r"holds another run \(init_from_weights was"):
+        begin(folder, init_from=tmp_path / "b" / "demo")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

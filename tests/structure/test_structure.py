@@ -388,10 +388,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     [
         (lambda d: d.update(version=2), "a structure of version 2, this blockout reads version 1"),
         (lambda d: d.update(format="other"), "is not a structure"),
-        (lambda d: d.pop("layers"), "damaged: KeyError 'layers'"),
+        (lambda d: d.pop("layers"), "damaged: 'layers' is missing"),
         (lambda d: d.update(memberships=[1]), "is damaged"),
         (lambda d: d.update(classes=3), "is damaged"),
-        (lambda d: d["layers"][0].update(colour="red"), "is damaged"),
+        (lambda d: d["layers"][0].update(colour="red"), "is damaged: layer 0"),
+        (lambda d: d["layers"][0].update(inputs=["P_0"]), "is damaged: layer 0"),
+        (lambda d: d["layers"][0].pop("name"), "is damaged: layer 0"),
         (lambda d: d["memberships"]["P_1"].pop(), "damaged: classes must have an entry for each"),
         (lambda d: d["memberships"].update(P_1=[["x", 1]]), "damaged: P of P_1 must be rows"),
         (lambda d: d.update(threshold=float("nan")), "damaged: threshold must lie"),
@@ -406,6 +408,17 @@ def test_damaged_foreign_and_newer_json_is_refused(damage, complaint, tmp_path):
         Structure.load(path)
     with pytest.raises(ValueError, match=complaint):
         Structure.from_json(path.read_text())
+
+
+@pytest.mark.parametrize("place", ["_require_sound", "_require_names"])
+def test_a_mistake_of_ours_is_not_called_damage(place, monkeypatch):
+    def mistake(structure):
+        raise TypeError("ours")
+
+    text = animals().to_json()
+    monkeypatch.setattr(f"blockout.structure.structure.{place}", mistake)
+    with pytest.raises(TypeError, match="ours"):
+        Structure.from_json(text)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"format": 1}'])

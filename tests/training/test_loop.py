@@ -202,6 +202,33 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path, images):
         train(make_config(tmp_path, steps=2), model=make_net(), data=images)
 
 
+def test_a_mistake_of_ours_is_not_called_damage(tmp_path, images, monkeypatch):
+    train(make_config(tmp_path, steps=2), model=make_net(), data=images)
+    (tmp_path / "result.json").unlink()
+
+    def mistake(engine, state):
+        raise AttributeError("ours")
+
+    monkeypatch.setattr("blockout.training.engine.Engine.load_state_dict", mistake)
+    with pytest.raises(AttributeError, match="ours"):
+        train(make_config(tmp_path, steps=2), model=make_net(), data=images)
+
+
+def test_a_checkpoint_of_before_continues(tmp_path, images):
+    """Its identity counted steps that are whole epochs, and called a hub model by its last name."""
+    with pytest.raises(Interrupted):
+        train(make_config(tmp_path), model=interrupted_net(), data=images)
+    path = tmp_path / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    assert state["identity"]["steps"] is None and state["identity"]["epochs"] == 4
+    state["format"] = 4
+    state["identity"] |= {"steps": 20, "epochs": None, "trunk": "another"}
+    torch.save(state, path)
+    (tmp_path / "digests.txt").unlink()
+    train(make_config(tmp_path), model=make_net(), data=images)
+    assert (tmp_path / "result.json").exists()
+
+
 def flip_one_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -33,15 +33,24 @@ def describe_layers(model: nn.Module) -> dict[str, dict[str, Any]]:
 def rebuild_layers(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> None:
     """Replaces the named layers by layers as described; their weights are loaded afterwards.
 
+    Raises:
+        ValueError: a layer is unknown, or its description is not what ``describe_layers`` gives.
+
     >>> net = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
     >>> rebuild_layers(net, {'0': {'kind': 'Linear', 'inputs': 3, 'outputs': 2, 'bias': False}})
     >>> net[0]
     Linear(in_features=3, out_features=2, bias=False)
     """
+    modules = dict(model.named_modules())
     for name, described in layers.items():
+        if not name or name not in modules:
+            raise ValueError(f"the network has no layer {name!r}")
+        try:
+            layer = _built(described)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"the layer {name!r} is described wrongly: {error}") from error
         parent, _, child = name.rpartition(".")
-        old = model.get_submodule(name)
-        setattr(model.get_submodule(parent), child, _built(described).train(old.training))
+        setattr(model.get_submodule(parent), child, layer.train(modules[name].training))
 
 
 def _described(module: nn.Module) -> dict[str, Any] | None:
@@ -68,6 +77,8 @@ def _described(module: nn.Module) -> dict[str, Any] | None:
 
 
 def _built(described: Mapping[str, Any]) -> nn.Module:
+    if not isinstance(described, Mapping):
+        raise TypeError(f"expected an object, got {described!r}")
     kind = described["kind"]
     if kind in NORM:
         return NORM[kind](described["nodes"], described["eps"], described["momentum"])

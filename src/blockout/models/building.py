@@ -1,9 +1,11 @@
 """Builds models from a config or from a saved description."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,11 @@ from blockout.models.heads import Head
 from blockout.models.inception import InceptionBN, SmallInception
 from blockout.models.pretrained import PretrainedTrunk
 from blockout.models.trunks import Trunk
+
+PARTS = ("trunk", "head", "freeze_trunk")
+MOST = 1e15
+"""Larger numbers do not fit into the sizes of a tensor, and torch's errors then vary."""
+UNKNOWN = "the model description is incomplete or unknown"
 
 
 def build_model(
@@ -92,12 +99,35 @@ def from_description(
             f"expected a model description of format 1, got {description.get('format')!r}; "
             "another version of blockout wrote it"
         )
+    parts = _checked(_parts, {k: description[k] for k in PARTS if k in description})
     try:
-        trunk = _described_trunk(dict(description["trunk"]), trunk)
-        head = Head(**description["head"])
-        return ImageClassifier(trunk, head, freeze_trunk=bool(description["freeze_trunk"]))
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"the model description is incomplete or unknown: {error}") from error
+        trunk = _described_trunk(parts["trunk"], trunk)
+        head = Head(**_checked(Head, parts["head"]))
+        return ImageClassifier(trunk, head, freeze_trunk=parts["freeze_trunk"])
+    except (RuntimeError, OverflowError) as error:  # torch: sizes that no layer can have
+        raise ValueError(f"{UNKNOWN}: {error}") from error
+
+
+def _parts(trunk: dict[str, Any], head: dict[str, Any], freeze_trunk: bool) -> None:
+    """The signature of a description."""
+
+
+def _checked(build: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a description gives, if names and types are those of the signature.
+
+    What goes wrong behind it is a mistake of ours, and not of the description.
+    """
+    signature = inspect.signature(build)
+    try:
+        signature.bind(**given)
+        hints = {name: signature.parameters[name].annotation for name in given}
+        found = {name: msgspec.convert(value, hints[name]) for name, value in given.items()}
+    except (TypeError, msgspec.ValidationError) as error:
+        raise ValueError(f"{UNKNOWN}: {error}") from error
+    for name, value in found.items():
+        if isinstance(value, int | float) and not abs(value) <= MOST:
+            raise ValueError(f"{UNKNOWN}: {name} is {value:g}")
+    return found
 
 
 def restored(
@@ -116,7 +146,7 @@ def restored(
         outline = from_description(description, trunk)
     _require_fit(outline, weights)
     if isinstance(outline.trunk, PretrainedTrunk):  # some of its values are not among the weights
-        outline.trunk = _described_trunk(dict(description["trunk"]), None)
+        outline.trunk = _described_trunk(description["trunk"], None)
     elif trunk is None:
         outline.trunk.to_empty(device="cpu")
     outline.head.to_empty(device="cpu")
@@ -151,12 +181,13 @@ def _form(value: Tensor) -> str:
 
 
 def _described_trunk(description: dict[str, Any], own: nn.Module | None) -> nn.Module:
-    kind = description.pop("kind")
+    description = dict(description)
+    kind = str(description.pop("kind", None))
     kind = FORMER_NAMES.get(kind, kind)
     if kind == "own":
         if own is None:
             raise ValueError(
-                f"the model has a custom trunk, {description['class']}; build it and pass it: "
+                f"the model has a custom trunk, {description.get('class')}; build it and pass it: "
                 "from_description(description, trunk=...)"
             )
         return own
@@ -170,4 +201,4 @@ def _described_trunk(description: dict[str, Any], own: nn.Module | None) -> nn.M
     }
     if kind not in kinds:
         raise ValueError(f"the trunk must be one of {', '.join(kinds)}, got {kind!r}")
-    return kinds[kind](**description)
+    return kinds[kind](**_checked(kinds[kind], description))

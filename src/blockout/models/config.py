@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 Method = Literal["baseline", "fc", "dropout", "dropconnect", "blockout"]
@@ -126,6 +127,16 @@ def package_of(trunk: str) -> str:
 def is_pretrained(trunk: str) -> bool:
     """Whether a trunk comes with weights: any but our own, your own and one not yet chosen."""
     return trunk not in (*OWN_TRUNKS, "auto", "own")
+
+
+def is_hub_id(trunk: str) -> bool:
+    """Whether a trunk is named as on the Hugging Face hub, and is not a folder of this machine.
+
+    >>> is_hub_id("google/vit"), is_hub_id("/models/vit"), is_hub_id("inception-bn")
+    (True, False, False)
+    """
+    named = trunk.count("/") == 1 and "\\" not in trunk and not trunk.startswith((".", "/", "~"))
+    return named and not Path(trunk).is_dir()
 
 
 def automatic_trunk(data_name: str, shorter_side: int) -> str:

@@ -1,6 +1,7 @@
 """Pretrained trunks: Hugging Face image models, by id or from a saved folder."""
 
 import contextlib
+import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from blockout.models.config import (
     NAMED_TRUNKS,
     OWN_TRUNKS,
     ModelConfig,
+    is_hub_id,
 )
 from blockout.models.configurations import image_config, own_values, read_json
 from blockout.models.efficientnet import CROPPED, MEAN, STD, VARIANTS
@@ -100,9 +102,10 @@ class PretrainedTrunk(Trunk):
         config = image_config(transformers, configuration)
         if readout not in get_args(Readout):
             raise ValueError(f"the readout must be one of {get_args(Readout)}, got {readout!r}")
-        model = transformers.AutoModel.from_config(
-            config, dtype=torch.float32, trust_remote_code=False
-        )
+        with _clearly(str(configuration.get("model_type")), "cannot be built"):
+            model = transformers.AutoModel.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
         return cls(model, readout, features)
 
     def forward(self, x: Float[Tensor, "n 3 h w"]) -> Tensor:
@@ -173,12 +176,25 @@ def locate(trunk: str) -> Path:
                 "it should hold what a Hugging Face model's save_pretrained writes"
             )
         return folder
-    if trunk.count("/") != 1 or trunk.startswith((".", "/", "~")):
+    if not is_hub_id(trunk):
         raise ValueError(
             f"--trunk {trunk} is neither a folder nor auto, {', '.join(NAMED_TRUNKS)}, nor a "
             "Hugging Face model id (organisation/name)"
         )
     return _from_hub(trunk)
+
+
+def folder_digest(trunk: str) -> str | None:
+    """SHA-256 of what a trunk's folder holds, wherever it lies; None for a trunk with a name."""
+    folder = Path(trunk).expanduser()
+    if trunk in ("auto", "own", *NAMED_TRUNKS) or not folder.is_dir():
+        return None
+    found = hashlib.sha256()
+    for path in sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)}):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        found.update(f"{path.name} {content}\n".encode())
+    return found.hexdigest()
 
 
 def _from_hub(trunk: str) -> Path:

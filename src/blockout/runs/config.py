@@ -14,11 +14,14 @@ from blockout.data import DataConfig, ImageData, StreamSplit
 from blockout.data.sources import GENERATED
 from blockout.guidance import Guidance
 from blockout.models import ModelConfig
-from blockout.models.config import SMALL_TRUNK, in_paper, is_pretrained
+from blockout.models.config import SMALL_TRUNK, in_paper, is_hub_id, is_pretrained
 from blockout.models.config import resolved as resolved_model
+from blockout.models.pretrained import folder_digest
 from blockout.optimisation import MEMBERSHIP_SCALE
+from blockout.runs import digests
 from blockout.runs.documents import read_document
 from blockout.runs.errors import RunError
+from blockout.runs.folder import FINAL
 from blockout.runs.schedule import LARGE_SET, SHAPES, Schedule, fitting_schedule
 
 
@@ -151,6 +154,8 @@ FINETUNED = "finetuned"
 FINETUNING_BATCH = 32
 """Images per step."""
 OF_BLOCKOUT = {"clusters", "hard", "learned", "membership_scale", "paper"}
+ORIGIN_DIGITS = 16
+"""Hexadecimal digits of a digest that tell the weights that runs start from apart."""
 OF_GUIDANCE = {"affinity_from", *(field.name for field in dataclasses.fields(Guidance))}
 
 
@@ -198,7 +203,16 @@ class TrainConfig:
             images=len(images.train),
             stream=isinstance(images.train, StreamSplit),
         )
+        chosen = chosen._in_whole_epochs(images)
         return chosen.resolved(steps=chosen.steps_on(images))
+
+    def _in_whole_epochs(self, images: ImageData) -> Self:
+        """Steps that make whole epochs become epochs: one length has one name."""
+        o = self.optimisation
+        epoch_steps = images.train.batch_count(self.before.batch_size, train=True)
+        if not o.steps or o.steps % epoch_steps:
+            return self
+        return replace(self, optimisation=replace(o, steps=None, epochs=o.steps // epoch_steps))
 
     def resolved(
         self,
@@ -294,7 +308,8 @@ class TrainConfig:
         """Everything that decides the result but the seed, without what the method does not use.
 
         Two resolved configs with equal recipes are the same experiment, wherever and on however
-        many devices it ran. Names the data set, never a path.
+        many devices it ran. Names the data set, never a path; what a path stood for is in
+        ``origins``.
 
         >>> one = TrainConfig(DataConfig("cifar100"), ModelConfig(nodes=512)).resolved()
         >>> one.recipe() == TrainConfig(DataConfig("cifar100")).resolved().recipe()
@@ -323,16 +338,32 @@ class TrainConfig:
         chosen = {name: value for name, value in self.flat().items() if name not in unused}
         chosen |= {
             "data": data_name or name_of(self.data.data),
-            "trunk": name_of(self.model.trunk),
+            "trunk": self._trunk_name,
         }
         if self.run.init_from is not None:
             chosen["init_from"] = name_of(str(self.run.init_from))
         return chosen
 
+    @property
+    def _trunk_name(self) -> str:
+        trunk = self.model.trunk
+        return trunk if is_hub_id(trunk) else name_of(trunk)
+
+    def origins(self) -> dict[str, str]:
+        """Digests of the weights that paths in this config stand for, as far as they are there.
+
+        Two folders of one name may hold different weights, and one may be moved: the recipe has
+        their names, and a run records these digests beside it.
+        """
+        start, found = self.run.init_from, {"trunk_weights": folder_digest(self.model.trunk)}
+        if start is not None and (path := Path(start) / FINAL).is_file():
+            found["init_from_weights"] = digests.digest_of(path).sha256
+        return {name: digest[:ORIGIN_DIGITS] for name, digest in found.items() if digest}
+
     def identity(self, images: ImageData) -> dict[str, Any]:
-        """The recipe with seed and images: runs for which it is equal end in equal weights."""
+        """Recipe, origins, seed and images: where it is equal, runs end in equal weights."""
         seed = {"seed": self.optimisation.seed, "images": images.fingerprint()}
-        return self.recipe(images.name) | seed
+        return self.recipe(images.name) | self.origins() | seed
 
     def folder_for(self, images: ImageData) -> Path:
         """``--run``, or ``runs/`` and a name that is the same for equal runs; what is fine-tuned

@@ -290,6 +290,8 @@ class Environment(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
     machine: Machine = Machine()
     command: str = ""
+    origins: dict[str, str] = {}
+    """Digests of the weights that it started from, where a path named them."""
 
 
 class NetworkTimes(msgspec.Struct, frozen=True):

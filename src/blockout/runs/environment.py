@@ -5,8 +5,10 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -16,10 +18,13 @@ from blockout.runs.documents import Environment, Machine
 PACKAGES = ("torch", "lightning", "datasets", "numpy", "safetensors", "transformers")
 
 
-def environment() -> Environment:
+def environment(origins: Mapping[str, str] = MappingProxyType({})) -> Environment:
     """Everything about this process that matters to someone who repeats it.
 
     No host names, and no paths but those on the command line.
+
+    Args:
+        origins: of the run's config.
     """
     versions = {"blockout": blockout.__version__, "python": platform.python_version()}
     for name in PACKAGES:
@@ -38,6 +43,7 @@ def environment() -> Environment:
             accelerator=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         ),
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        origins=dict(origins),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
@@ -161,9 +161,9 @@ class Run:
         return name_of(self.config.data.data)
 
     @cached_property
-    def recipe(self) -> dict[str, object]:
+    def recipe(self) -> dict[str, Any]:
         """Equal for two runs that are the same but for their seed."""
-        return self.config.recipe(self.data_name)
+        return self.environment.origins | self.config.recipe(self.data_name)
 
     @property
     def classes(self) -> tuple[str, ...]:

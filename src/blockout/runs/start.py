@@ -4,13 +4,14 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from blockout import files as whole_files
 from blockout.data import ImageData
 from blockout.runs import digests, lock
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig, read_config
-from blockout.runs.documents import read_document
+from blockout.runs.documents import Environment, read_document
 from blockout.runs.errors import RunError
 from blockout.runs.split import write_split
 from blockout.terminal import tell
@@ -41,6 +42,7 @@ def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> Iterato
         path = folder / files.CONFIG
         if path.exists():
             _require_same(folder, read_config(path).for_images(images), config)
+            _require_same_origins(folder, config)
             if note := digests.unnoticed(folder, sorted(files.READ_BACK)):
                 tell(note)
         else:
@@ -54,6 +56,19 @@ def open_folder(folder: Path, config: TrainConfig, images: ImageData) -> Iterato
 def _require_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
     was = before.recipe() | {"seed": before.optimisation.seed}
     wanted = now.recipe() | {"seed": now.optimisation.seed}
+    _require_equal(folder, was, wanted)
+
+
+def _require_same_origins(folder: Path, now: TrainConfig) -> None:
+    """Refuses other weights under the same name; older runs have not recorded theirs."""
+    path = folder / files.ENVIRONMENT
+    was = read_document(path, Environment).origins if path.exists() else {}
+    wanted = now.origins() if was else {}
+    shared = was.keys() & wanted.keys()
+    _require_equal(folder, {k: was[k] for k in shared}, {k: wanted[k] for k in shared})
+
+
+def _require_equal(folder: Path, was: dict[str, Any], wanted: dict[str, Any]) -> None:
     changed = [name for name in was | wanted if was.get(name) != wanted.get(name)]
     if changed:
         what = ", ".join(f"{k} was {was.get(k)!r} and is {wanted.get(k)!r}" for k in changed[:4])

@@ -16,6 +16,23 @@ from blockout.layers import BlockoutConv2d, BlockoutLayer, memberships_of
 from blockout.structure.nodes import Layer, Rows
 
 FORMAT, VERSION = "blockout structure", 1
+PARTS = {
+    "memberships": dict,
+    "layers": list,
+    "threshold": int | float,
+    "classes": list,
+    "taxonomy": list | None,
+    "group_count": int | None,
+}
+"""Of a document, with their types."""
+LAYER = {
+    "name": (str, None),
+    "inputs": (str, None),
+    "outputs": (str, None),
+    "weights_per_pair": (int, 1),
+    "positions": (int | None, 1),
+}
+"""Of a layer in it, with types and defaults."""
 
 
 def shortened(memberships: Sequence[tuple[str, Rows]]) -> dict[str, list[list[float]]]:
@@ -99,18 +116,32 @@ def parts_of_document(text: str, source: str) -> dict[str, Any]:
             f"{source} is a structure of version {document.get('version')!r}, this blockout reads "
             f"version {VERSION}; update blockout, or write the file again from its run"
         )
-    try:
-        taxonomy = document["taxonomy"]
-        return {
-            "memberships": tuple((str(k), v) for k, v in document["memberships"].items()),
-            "layers": tuple(Layer(**layer) for layer in document["layers"]),
-            "threshold": document["threshold"],
-            "classes": tuple(document["classes"]),
-            "taxonomy": None if taxonomy is None else tuple(taxonomy),
-            "group_count": document["group_count"],
-        }
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{source} is damaged: {type(error).__name__} {error}") from error
+    _require_parts(document, source)
+    taxonomy = document["taxonomy"]
+    return {
+        "memberships": tuple(document["memberships"].items()),
+        "layers": tuple(Layer(**layer) for layer in document["layers"]),
+        "threshold": document["threshold"],
+        "classes": tuple(document["classes"]),
+        "taxonomy": None if taxonomy is None else tuple(taxonomy),
+        "group_count": document["group_count"],
+    }
+
+
+def _require_parts(document: dict[str, Any], source: str) -> None:
+    """Everything is there and of its kind, so that no later error is the document's.
+
+    Values are checked where a ``Structure`` is made.
+    """
+    for name, kind in PARTS.items():
+        if not isinstance(document.get(name, ...), kind):
+            raise ValueError(f"{source} is damaged: {name!r} is missing or of a wrong kind")
+    for number, layer in enumerate(document["layers"]):
+        known = isinstance(layer, dict) and layer.keys() <= LAYER.keys()
+        if not known or not all(isinstance(layer.get(n, d), k) for n, (k, d) in LAYER.items()):
+            raise ValueError(
+                f"{source} is damaged: layer {number} is not described as it should be"
+            )
 
 
 def read_taxonomy(path: Path | str, classes: Sequence[str]) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ class Structure:
         parts = sources.parts_of_document(text, source)
         try:
             return cls(**parts)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{source} is damaged: {error}") from error
 
     def to_json(self) -> str:

@@ -1,6 +1,6 @@
 """The checkpoint of a run: one whole file, however many processes share the weights."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,10 @@ from blockout.runs.errors import RunError
 from blockout.runs.folder import BEST, LOGS
 from blockout.training.engine import Engine
 
-FORMAT = 4
+FORMAT, BEFORE = 5, 4
+"""Checkpoints of before are read too."""
+NAMED_OTHERWISE = ("trunk", "steps", "epochs")
+"""In the identity of before; ``config.json`` says the same, and is compared as well."""
 OR_RESTART = ", or say --restart to start over"
 
 
@@ -57,7 +60,10 @@ def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
             raise RunError(f"{path} is missing; restore it from a copy{OR_RESTART}")
         return Tally(logged=dict.fromkeys(LOGS, 0))
     state = read(path)
-    changed = [k for k, v in identity.items() if state["identity"].get(k, v) != v]
+    was = state["identity"]
+    if state["format"] == BEFORE:
+        was = {k: v for k, v in was.items() if k not in NAMED_OTHERWISE}
+    changed = [k for k, v in identity.items() if was.get(k, v) != v]
     if changed:
         raise RunError(
             f"{path} belongs to another config ({', '.join(changed)} changed); "
@@ -65,9 +71,9 @@ def restore(path: Path, engine: Engine, identity: dict[str, Any]) -> Tally:
         )
     try:
         engine.load_state_dict(state["engine"])
-        tally = Tally(**state["tally"])
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (ValueError, RuntimeError) as error:  # names or shapes that do not fit the module
         raise RunError(_unreadable(path, error)) from error
+    tally = Tally(**state["tally"])
     if tally.best_step:
         _require_best(path.with_name(BEST))
     return tally
@@ -87,8 +93,12 @@ def read(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for damaged files
         raise RunError(_unreadable(path, error)) from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or state.get("format") not in (FORMAT, BEFORE):
         raise RunError(f"{path} was written by another version; say --restart to start over")
+    parts = [state.get(name) for name in ("identity", "engine", "tally")]
+    tally = {f.name for f in fields(Tally)}
+    if not all(isinstance(part, dict) for part in parts) or not state["tally"].keys() <= tally:
+        raise RunError(_unreadable(path, KeyError()))
     return state
 
 

@@ -250,7 +250,9 @@ class Recording:
         for name in files.LOGS:
             count = counts.get(name, 0) if counts else None
             logs.rewind(self.folder / name, count, self.engine.done)
-        files.write_json(self.folder / files.ENVIRONMENT, as_json(environment()))
+        files.write_json(
+            self.folder / files.ENVIRONMENT, as_json(environment(self.config.origins()))
+        )
         self.loggers = Loggers(self.config.run, self.folder, lambda text: self.narrator.say(text))
 
     def _introduce(self) -> None:
