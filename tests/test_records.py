@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DECIDED = ("image_size", "trunk", "nodes", "clusters", "dropout", "batch_size", "lr", "paper")
+DECIDED = (
+    "image_size",
+    "trunk",
+    "freeze_trunk",
+    "nodes",
+    "clusters",
+    "dropout",
+    "batch_size",
+    "lr",
+    "paper",
+    "stream",
+    "log_every",
+)
 
 
 def configs(record: dict) -> list[dict]:
