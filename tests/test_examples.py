@@ -48,6 +48,31 @@ def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path):
     _run(["-W", "error", str(script)], tmp_path)
 
 
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    words = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in words}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))],
+    ids=lambda p: p.name,
+)
+def test_links_of_a_page_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    broken = []
+    for link in (link for link in links if "://" not in link and not link.startswith("mailto:")):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
 def _photograph(path: Path, level: int, seed: int) -> None:
     pixels = np.random.default_rng(seed).integers(level, level + 60, (130, 150, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
