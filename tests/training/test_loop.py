@@ -202,6 +202,11 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path, images):
         train(make_config(tmp_path, steps=2), model=make_net(), data=images)
 
 
+def test_a_guide_that_waits_with_p_at_one_is_not_warned_of(tmp_path, images):
+    train(make_config(tmp_path, steps=10, paper=False), model=make_net(), data=images)
+    assert "near one" not in (tmp_path / "metrics.jsonl").read_text()
+
+
 def test_a_mistake_of_ours_is_not_called_damage(tmp_path, images, monkeypatch):
     train(make_config(tmp_path, steps=2), model=make_net(), data=images)
     (tmp_path / "result.json").unlink()

@@ -320,7 +320,9 @@ class Recording:
         on_first_process(self.processes, lambda: files.write_tensors(self.folder / name, weights))
 
     def _warn(self) -> None:
-        self._say_once(watch.collapses(self._probabilities(), self.data.classes))
+        """Of memberships that learn. A guide decides them itself, and waits for long with P = 1."""
+        if not self.config.guided:
+            self._say_once(watch.collapses(self._probabilities(), self.data.classes))
 
     def _say_once(self, warnings: dict[str, str]) -> None:
         """Says and writes each of these warnings (by key) that was not said before."""
