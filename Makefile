@@ -10,7 +10,7 @@ demo: .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses auto
 
-# Seeds faults into the core one by one; the suite must catch each (some minutes).
+# Seeds faults into every room one by one; the suite must catch each (many minutes).
 faults: .venv/ready
 	$(BIN)/python scripts/seed_faults.py
 

@@ -270,7 +270,7 @@ class Memberships(nn.Module):
             self.draws.made(nodes, bits)
 
     def forget(self) -> None:
-        """Drops all draws: the next layer to run in training draws anew, whatever its input."""
+        """Drops all draws: the next layer to run in training draws again, whatever its input."""
         self.draws.forget()
 
     def require_valid(self) -> None:

@@ -40,7 +40,7 @@ def one_draw(model: nn.Module) -> Iterator[None]:
     """Inside, every set of nodes of the model is drawn at most once, by this thread.
 
     Use it if a layer runs several times in a forward pass and all its uses shall have one draw, or
-    where it cannot be told which draw belongs to an input (see ``Memberships``). Begin anew for
+    where it cannot be told which draw belongs to an input (see ``Memberships``). Start over for
     every forward pass.
 
     >>> from blockout import BlockoutLinear

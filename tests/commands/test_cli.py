@@ -191,7 +191,7 @@ def test_every_spelling_of_a_flag_means_the_same(said):
 
 def test_a_finished_run_says_so_and_its_own_config_repeats_it(said, run):
     code, out, _ = said("train", "--config", run / "config.json", "--run", run)
-    assert code == 0 and out.startswith("this run is finished already; --restart begins anew")
+    assert code == 0 and out.startswith("this run is finished already; --restart starts over")
     assert (run / "memberships.safetensors").exists() and "memberships.safetensors" in out
 
 

@@ -1,4 +1,4 @@
-"""Likeness of classes, and codes that fit it."""
+"""SimilarityOfClasses of classes, and codes that fit it."""
 
 import itertools
 

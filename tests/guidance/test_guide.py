@@ -189,7 +189,7 @@ def test_predictions_of_a_recomputed_or_evaluated_forward_are_not_counted(use_re
     with torch.utils.checkpoint.set_checkpoint_early_stop(False):  # recomputes the last layer, too
         torch.utils.checkpoint.checkpoint(net, x, use_reentrant=use_reentrant).sum().backward()
     guide.step(torch.arange(5))  # raises where the number of examples differs
-    assert guide.likeness is not None and guide.likeness.counts.sum() == 5
+    assert guide.measured is not None and guide.measured.counts.sum() == 5
 
 
 # --- settling -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from blockout.show.boxes import GAP, MOST, bands_of, boxes_of
+from blockout.show.boxes import GAP, MOST, bands_of, blocks_of, boxes_of
 from blockout.structure.nodes import NodeSet
 
 
@@ -45,6 +45,29 @@ def test_bands_fill_the_boxes_in_proportion_to_connections():
     assert size(bands["1", "0 + 1"].leaves) == pytest.approx(inputs[1].height)
     assert size(bands["1", "0 + 1"].arrives) == pytest.approx(outputs[1].height / 4)
     assert bands["0", "0"].share == 1
+
+
+def test_a_block_joins_what_bands_join_and_its_sides_are_filled():
+    inputs = boxes_of(nodes((1, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    outputs = boxes_of(nodes((1, 0, 0), (1, 1, 0), (0, 0, 0)))
+    blocks = blocks_of(inputs, outputs)
+    assert [(b.cluster, len(b.enters), len(b.leaves)) for b in blocks] == [(0, 1, 2), (1, 1, 1)]
+    assert sum(len(b.enters) * len(b.leaves) for b in blocks) == len(bands_of(inputs, outputs))
+    for block in blocks:
+        for side in (block.enters, block.leaves):
+            edges = [edge for strand in side for edge in reversed(strand.at_block)]
+            assert edges[0] == 1 and edges[-1] == pytest.approx(0)
+            assert edges[1:-1:2] == edges[2::2]
+    assert blocks[1].middle == pytest.approx((inputs[1].middle + outputs[1].middle) / 2)
+
+
+def test_a_strand_is_as_high_as_the_share_of_its_box_in_the_cluster():
+    rows = [(1, 1, 0, 0)] * 2 + [(1, 0, 1, 0)] + [(0, 0, 0, 1)] * 397
+    boxes = boxes_of(nodes(*rows))
+    (merged,) = (box for box in boxes if box.merged)
+    found = {b.cluster: b.enters[0].at_box for b in blocks_of(boxes, boxes)}
+    heights = [found[c][1] - found[c][0] for c in range(3)]
+    assert heights == pytest.approx([merged.height, merged.height * 2 / 3, merged.height / 3])
 
 
 def test_every_node_is_in_exactly_one_box():

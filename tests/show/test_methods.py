@@ -3,7 +3,7 @@
 from blockout.models.config import METHODS as ALL_METHODS
 from blockout.runs import Run
 from blockout.show.colours import OF_GROUPS
-from blockout.show.methods import METHODS, by_method, labels
+from blockout.show.methods import METHOD_NAMES, by_method, labels
 
 from .made import bare_run as run
 
@@ -89,7 +89,7 @@ def test_each_run_is_called_after_its_group():
 
 
 def test_every_method_has_a_name():
-    assert set(METHODS) == set(ALL_METHODS)
+    assert set(METHOD_NAMES) == set(ALL_METHODS)
 
 
 def test_where_a_run_was_computed_makes_no_other_method():

@@ -362,7 +362,7 @@ def test_json_keeps_every_float32_exactly():
 
 def test_json_says_what_a_reader_may_want_to_know():
     derived = json.loads(animals(taxonomy=("p", "p", "t", "t")).to_json())["derived"]
-    assert derived["sets"]["P_1"]["branch_sizes"] == [2, 2]
+    assert derived["sets"]["P_1"]["cluster_sizes"] == [2, 2]
     assert derived["sets"]["P_1"]["codes"][0] == {"clusters": [0], "count": 2, "nodes": [0, 1]}
     assert derived["costs"][0]["weights_before"] == 12
     assert derived["costs"][0]["weights_after"] == 6

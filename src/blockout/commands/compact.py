@@ -67,7 +67,7 @@ def _parser() -> Parser:
     flag(
         parser,
         "--batch-size N",
-        "images at a time for which the head shall be fast",
+        "batch size to optimise for",
         at_least(1),
         256,
     )

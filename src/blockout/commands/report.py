@@ -6,7 +6,8 @@ from blockout.commands.flags import Parser, flag
 from blockout.commands.runs import data_flags, named_once, open_run, require_training
 
 DESCRIPTION = """Draws what runs have learned, finished or still training, as one page to explore:
-an HTML file that needs no server and no network. Several runs are compared."""
+an HTML file that needs no server and no network. Several runs are compared. The first time, it also
+measures what `blockout compact` would give, and keeps that in the run's compaction.json."""
 OUT = "where to write it (default: report.html in the first run's folder)"
 
 

@@ -57,7 +57,7 @@ def _train(config: "TrainConfig") -> int:
             print(f"fine-tuning starts from the finished run in {folder}")
             continue
         if finished:
-            print(f"this run is finished already; --restart begins anew. It is in {folder}")
+            print(f"this run is finished already; --restart starts over. It is in {folder}")
         _summarise(Run.open(folder))
     return 0
 

@@ -47,7 +47,7 @@ class Alike(NamedTuple):
     it had to be cut: their hold-out is as easy as their training images are alike."""
 
 
-Grouping = Callable[[Pictures, Int64[np.ndarray, " n"]], Alike]
+FindAlike = Callable[[Pictures, Int64[np.ndarray, " n"]], Alike]
 """Groups pictures with these labels."""
 
 

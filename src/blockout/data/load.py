@@ -17,7 +17,7 @@ from blockout.data import cache, shapes
 from blockout.data.cache import Decoded
 from blockout.data.config import DataConfig, DataError
 from blockout.data.division import Division, Index, check, divide, is_drawn, same_content
-from blockout.data.duplicates import Alike, Grouping, copies, joined
+from blockout.data.duplicates import Alike, FindAlike, copies, joined
 from blockout.data.folders import listed
 from blockout.data.images import Channels, centre_square
 from blockout.data.kept import Changes, Kept, KnownImage
@@ -123,7 +123,7 @@ AS_IT_IS = Expected()
 class Dividing(NamedTuple):
     """How images are divided where the data leaves it open."""
 
-    grouping: Grouping = copies
+    grouping: FindAlike = copies
     """Finds alike images, which go to one side."""
     kept: Kept | None = None
     """The division of an earlier run, which images keep."""

@@ -169,7 +169,7 @@ def _open_parquet(path: Path, files: dict[str, list[Path]], copy: Path) -> Table
 def _copied(files: list[Path], copy: Path) -> Path:
     """The rows of all files as one Arrow file. Reads some rows at a time, never a whole file.
 
-    A copy that was touched since it was written is made anew.
+    A copy that was touched since it was written is made again.
     """
     import pyarrow
     from pyarrow.parquet import ParquetFile

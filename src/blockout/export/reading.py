@@ -32,7 +32,7 @@ from blockout.models import restored
 Format = Literal["onnx", "pt2", "safetensors"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 ENDINGS = ", ".join(f".{name}" for name in FORMATS[:-1]) + f" or .{FORMATS[-1]}"
-LARGEST_ONNX = (1 << 31) - 1
+LARGEST_ONNX_FILE = (1 << 31) - 1
 """Bytes; more than a protocol buffer may have."""
 EXTERNAL_FILES = "session.model_external_initializers_file_folder_path"
 NOWHERE = os.path.join(os.devnull, "nowhere")
@@ -89,7 +89,7 @@ def _read_onnx(path: Path) -> tuple[About, Network]:
     options.log_severity_level = 4
     options.intra_op_num_threads = torch.get_num_threads()
     options.add_session_config_entry(EXTERNAL_FILES, NOWHERE)
-    content = files.read_bytes(path, LARGEST_ONNX)
+    content = files.read_bytes(path, LARGEST_ONNX_FILE)
     with _or_damaged("or needs a newer onnxruntime"):
         session = runtime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0

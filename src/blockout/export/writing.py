@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 """Largest allowed difference between a logit of the file and of the run, as a share of the largest
 logit (at least 1). Summing float32 in another order changes 1e-6 to 1e-5 of it; a wrong weight,
 padding or epsilon changes far more."""
-LARGEST_ONNX = 2**31 - 2**24
+MOST_WEIGHTS_IN_ONNX = 2**31 - 2**24
 """Bytes of weights; protobuf holds 2 GB, including the graph."""
 
 
@@ -186,7 +186,7 @@ def _to_pt2(network: nn.Module, about: About) -> bytes:
 
 def _to_onnx(network: nn.Module, about: About) -> bytes:
     onnx, _ = import_onnx("onnx"), import_onnx("onnxscript")
-    if sum(v.nbytes for v in network.state_dict().values()) > LARGEST_ONNX:
+    if sum(v.nbytes for v in network.state_dict().values()) > MOST_WEIGHTS_IN_ONNX:
         raise ExportError(
             "an ONNX file holds at most 2 GB and this network is larger; "
             "use --format pt2 or safetensors"

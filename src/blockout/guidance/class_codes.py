@@ -60,8 +60,8 @@ def fitting_codes(
     the earlier codes, which only clearly better codes replace. Clusters are numbered so that most
     classes keep theirs.
 
-    >>> alike = similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
-    >>> code = fitting_codes(alike, clusters=2, budget=1)
+    >>> similarity = similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
+    >>> code = fitting_codes(similarity, clusters=2, budget=1)
     >>> bool((code[0] == code[1]).all()), bool((code[0] == code[2]).any()), code.sum(1).tolist()
     (True, False, [1.0, 1.0, 1.0, 1.0])
     """
@@ -111,9 +111,9 @@ class _Search:
     def quality(self) -> float:
         """The mean worth of the codes, without the price; see ``_worth``."""
         self._look()
-        alike = self.unit @ self.unit.T
-        alike.fill_diagonal_(0)
-        explained = 2 * self.scale * alike * self.target - (self.scale * alike).square()
+        similar = self.unit @ self.unit.T
+        similar.fill_diagonal_(0)
+        explained = 2 * self.scale * similar * self.target - (self.scale * similar).square()
         crowded = self.codes.mean(0).square().sum()
         return float(explained.mean() - CROWDING * crowded)
 
@@ -123,10 +123,10 @@ class _Search:
         self.unit = normalize(self.codes - self.mean, dim=1)
         self.options = normalize(self.candidates - self.mean, dim=1)
         self.spread = self.unit.T @ self.unit
-        alike = self.unit @ self.unit.T
-        alike.fill_diagonal_(0)
-        size = float(alike.square().sum())
-        self.scale = max(float((alike * self.target).sum()) / size, 1.0) if size else 1.0
+        similar = self.unit @ self.unit.T
+        similar.fill_diagonal_(0)
+        size = float(similar.square().sum())
+        self.scale = max(float((similar * self.target).sum()) / size, 1.0) if size else 1.0
 
     def _worth(self, a: int) -> Float[Tensor, " candidates"]:
         """Of each code for one class: how much it reduces the squared error, minus its price."""

@@ -7,7 +7,7 @@ The paper's loss alone leaves the network nearly dense and its groups of classes
    belongs to every cluster with one probability, ``draw_on``: 1 is a plain network, 0.5 draws as
    the paper does at first.
 2. **It chooses codes**: classes that the network confuses get the same clusters, and each hidden
-   node those clusters that it serves already. Clusters are as large as what they serve.
+   node those clusters that it serves already. A cluster that serves more classes gets more nodes.
 3. **It narrows**: P moves in a straight line to the codes. Then the structure is settled: what is
    zero stays zero, so cutting the network apart afterwards changes nothing.
 
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from blockout.guidance.class_codes import balanced, fitting_codes
-from blockout.guidance.likeness import Likeness
 from blockout.guidance.node_codes import codes_of_nodes
 from blockout.guidance.pace import Pace
+from blockout.guidance.similarity import SimilarityOfClasses
 from blockout.layers import BlockoutLayer, memberships_of
 from blockout.masking import masked_weight
 from blockout.memberships import Memberships
@@ -36,9 +36,9 @@ from blockout.memberships import Memberships
 LOOKS = 40
 """How often the guide looks at what it has seen, over the training run."""
 RELIABLE = 0.8
-"""From this reliability on, similarity of classes is believed (``Likeness.reliability``)."""
+"""From this ``SimilarityOfClasses.reliability`` on, the similarity of classes is believed."""
 TOLD_APART = 0.8
-"""The network must tell this share of the classes apart: before, all of them look alike."""
+"""The network must tell this share of the classes apart: before, all of them look similar."""
 CHOOSING = 0.5
 """Codes may change in the first half of the narrowing."""
 
@@ -61,9 +61,9 @@ class Guidance:
     narrowing: float = 0.3
     """How long memberships move to their codes."""
     draw_on: float | None = None
-    """The probability of memberships: of all at first, and of those that hidden nodes keep. Below
-    1, for example 0.5, they are drawn to the end, and that noise regularises. Default: 1; 0.5 on a
-    frozen trunk."""
+    """Probability of every membership at the start, and of those a hidden node keeps. Below 1, for
+    example 0.5, they are drawn to the end, and that noise regularises. Default: 1; 0.5 on a frozen
+    trunk."""
     steady: bool | None = None
     """Keeps scale and learning speed of masked weights those of a plain layer, however thin the
     masks. Default: true; false on a frozen trunk, where layers that learn slowly overfit less."""
@@ -118,7 +118,7 @@ class Guide:
         steps: the length of the whole training run.
         guidance: what to aim for.
         classes: the memberships of the classes, by default the outputs of the last Blockout layer.
-            None if that layer does not give the classes; there is no affinity then.
+            None if that layer does not give the classes; no class is similar to another then.
         similarity: a known similarity of classes (classes, classes), or the known group of each
             class, such as its superclass. By default the guide measures it: the cosine of the
             centred mean predictions per class, so classes are similar if the network confuses them
@@ -155,13 +155,13 @@ class Guide:
         self.reliability = self.told_apart = 0.0
         self.codes: dict[Memberships, Tensor] = {}
         self.similarity = None if similarity is None else _given(similarity, self.classes)
-        self.likeness: Likeness | None = None
+        self.measured: SimilarityOfClasses | None = None
         self._predicted: Tensor | None = None
         self._hooks: list[RemovableHandle] = []
         if self.similarity is None and self._has_affinity:
             assert self.classes is not None
             device = self.classes.logits.device
-            self.likeness = Likeness(self.classes.nodes, steps, device)
+            self.measured = SimilarityOfClasses(self.classes.nodes, steps, device)
             says_classes = next(m for m in self.layers if m.outputs is self.classes)
             self._hooks.append(says_classes.register_forward_hook(self._observe))
         else:
@@ -245,7 +245,7 @@ class Guide:
             "reliability": self.reliability,
             "told_apart": self.told_apart,
             "codes": [self.codes.get(m) for m in self.sets],
-            "likeness": None if self.likeness is None else self.likeness.state_dict(),
+            "likeness": None if self.measured is None else self.measured.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -257,8 +257,8 @@ class Guide:
             for m, code in zip(self.sets, state["codes"], strict=True)
             if code is not None
         }
-        if self.likeness is not None:
-            self.likeness.load_state_dict(state["likeness"])
+        if self.measured is not None:
+            self.measured.load_state_dict(state["likeness"])
         if self.settled:
             self._stop_reading()
         if self.pace is not None:
@@ -278,7 +278,7 @@ class Guide:
             self._predicted = new if before is None else torch.cat([before, new])
 
     def _learn_from_predictions(self, labels: Tensor | None) -> None:
-        assert self.classes is not None and self.likeness is not None
+        assert self.classes is not None and self.measured is not None
         n = self.classes.nodes
         predicted = torch.empty(0, n) if self._predicted is None else self._predicted
         self._predicted = None
@@ -294,7 +294,7 @@ class Guide:
                 f"{int(labels.max())}; if the last Blockout layer does not give the classes, "
                 "use Guide(..., classes=None)"
             )
-        self.likeness.add(predicted, labels)
+        self.measured.add(predicted, labels)
 
     def _stop_reading(self) -> None:
         for hook in self._hooks:
@@ -313,9 +313,9 @@ class Guide:
 
     def _look(self) -> None:
         """Begins to narrow, or chooses codes again, or gives up waiting."""
-        if self.likeness is not None:
-            self.reliability = self.likeness.reliability()
-            self.told_apart = self.likeness.told_apart()
+        if self.measured is not None:
+            self.reliability = self.measured.reliability()
+            self.told_apart = self.measured.told_apart()
         if self.reliability >= RELIABLE and self.told_apart >= TOLD_APART:
             self._choose_codes()
             self.begun = self.done if self.begun is None else self.begun
@@ -328,11 +328,11 @@ class Guide:
         known: dict[Memberships, Tensor] = {}
         m = self.classes
         if self._has_affinity and m is not None:
-            alike = self.likeness.table() if self.likeness is not None else self.similarity
-            assert alike is not None
+            table = self.measured.table() if self.measured is not None else self.similarity
+            assert table is not None
             budget = max(self.guidance.class_budget, 1)
             near = self.codes.get(m)
-            known[m] = fitting_codes(alike, m.clusters, budget, near=near).to(m.logits)
+            known[m] = fitting_codes(table, m.clusters, budget, near=near).to(m.logits)
         chosen = codes_of_nodes(self.layers, known, self.guidance.budget)
         self.codes = {m: chosen[m].to(m.logits) for m in self.sets}
 

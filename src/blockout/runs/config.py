@@ -56,15 +56,15 @@ class OptimisationConfig:
     accumulate: int = 1
     """Divide each batch into so many parts that are computed one after another."""
     recalibrate: bool = True
-    """Before evaluation, measure the statistics of batch normalisation anew under the expected
+    """Before evaluation, measure the statistics of batch normalisation again under the expected
     weights that inference uses."""
     paper: bool | None = None
     """The paper's rule: memberships learn from the loss by Eq. 9 alone. Otherwise they are guided:
     towards few clusters per node, with similar classes together. Default:
     true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
     affinity_from: Literal["predictions", "groups"] = "predictions"
-    """Which classes are alike: those that this training takes for each other, or of the same group
-    in the data (superclasses, nested folders)."""
+    """Which classes are similar: those that the network confuses, or those of the same group in the
+    data (superclasses, nested folders)."""
     finetune: int = 0
     """After the head has been trained on a frozen trunk, train the last so many stages of the trunk
     with it; --finetune alone means 3. The result is a run of its own, RUN-finetuned, and is what it
@@ -124,12 +124,12 @@ class RunConfig:
     run: Path | None = None
     """Folder of the run. Default: runs/ and a name made of data, method and config."""
     restart: bool = False
-    """Begin anew: what the folder holds of this run is deleted first."""
+    """Start over: what the folder holds of this run is deleted first."""
     init_from: Path | None = None
     """Start from the final weights of this earlier run; what does not fit starts fresh."""
     log_every: int | None = None
-    """Steps between two entries of metrics and of the distribution of P. Default: 50, in short
-    trainings a fortieth of it."""
+    """Steps between two entries of metrics and of the distribution of P. Default: 50, or a
+    fortieth of the steps in short training runs."""
     checkpoint_minutes: float = 5.0
     """Minutes between two checkpoints within an epoch; each epoch ends with one as well."""
     tensorboard: bool = True

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockout.data import DataConfig, ImageData, load
-from blockout.data.duplicates import Grouping, copies
+from blockout.data.duplicates import FindAlike, copies
 from blockout.data.kept import Kept
 from blockout.data.load import Dividing, Expected, typical_side
 from blockout.data.sources import GENERATED
@@ -21,11 +21,11 @@ LARGE_SIZE = 224
 """Of the images that inception-bn is made for."""
 
 
-ModelGrouping = Callable[[ModelConfig, DataConfig], Grouping | None]
+FindAlikeOf = Callable[[ModelConfig, DataConfig], FindAlike | None]
 """Finds alike images as a model sees them, if it can."""
 
 
-def load_images(config: TrainConfig, alike: ModelGrouping | None = None) -> ImageData:
+def load_images(config: TrainConfig, alike: FindAlikeOf | None = None) -> ImageData:
     """``config.data`` as its trunk wants it.
 
     ``--trunk auto`` is decided here, by the size of the images. A pretrained trunk decides the
@@ -62,7 +62,7 @@ def load_images(config: TrainConfig, alike: ModelGrouping | None = None) -> Imag
     if not found.changes.harmless:
         raise RunError(
             f"{config.run.run} holds a run on other images: {'; '.join(found.changes.words())}. "
-            "Put them back, name another folder with --run, or say --restart to begin anew there"
+            "Put them back, name another folder with --run, or say --restart to start over there"
         )
     return found
 

@@ -50,7 +50,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def rewind(path: Path, count: int | None, step: int) -> None:
-    """Removes what was logged after a checkpoint: a run that continues from it logs it anew.
+    """Removes what was logged after a checkpoint: a run that continues from it logs it again.
 
     Args:
         path: of the log.

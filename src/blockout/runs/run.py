@@ -303,7 +303,7 @@ class Run:
         """Inside, the folder is held, to add to the run what was made of it.
 
         Raises:
-            RunError: another process works on the folder, or has started the run anew meanwhile.
+            RunError: another process works on the folder, or has started the run over meanwhile.
         """
         with lock.held(self.folder, work):
             if _optional(self.folder / files.RESULT, Result) != self.result:
@@ -321,9 +321,8 @@ class Run:
         """
         self._require_finished(f"build that model there and load {files.FINAL} into it")
         if weights != "compact":
-            return read_trained(
-                self.folder / files.MODEL, self.folder / f"{weights}.safetensors", trunk
-            )
+            name = {"final": files.FINAL, "best": files.BEST}[weights]
+            return read_trained(self.folder / files.MODEL, self.folder / name, trunk)
         if not (self.folder / files.COMPACT_MODEL).exists():
             raise RunError(
                 f"there is no compact network in {self.folder}; `blockout compact` makes it"

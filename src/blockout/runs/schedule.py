@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Trunk = Literal["new", "tuned", "frozen"]
+TrunkState = Literal["new", "tuned", "frozen"]
 
 
 class Schedule(NamedTuple):
@@ -25,7 +25,7 @@ FEATURE_STEPS = (1000, 12_000)
 
 def fitting_schedule(
     images: int | None,
-    trunk: Trunk,
+    trunk: TrunkState,
     *,
     batch_size: int | None = None,
     known: Schedule | None = None,

@@ -74,7 +74,7 @@ def _require_equal(folder: Path, was: dict[str, Any], wanted: dict[str, Any]) ->
         what = ", ".join(f"{k} was {was.get(k)!r} and is {wanted.get(k)!r}" for k in changed[:4])
         raise RunError(
             f"{folder} holds another run ({what}); give the same flags, name another folder with "
-            "--run, or say --restart to begin anew there"
+            "--run, or say --restart to start over there"
         )
 
 

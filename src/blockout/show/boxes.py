@@ -1,4 +1,6 @@
-"""The boxes of Fig. 1: the nodes of a set by their clusters, and the bands between two sets.
+"""The boxes of Fig. 1: the nodes of a set by their clusters, and what connects two sets.
+
+The page draws a band for every two boxes that share a cluster, the figure a block per cluster.
 
 Every node of a set is in exactly one box. ``structure.diagrams`` draws other boxes for Graphviz
 and Mermaid, in which a node of several clusters may appear several times.
@@ -151,3 +153,52 @@ def _portions(boxes: Sequence[Box], pairs: np.ndarray) -> list[list[tuple[float,
         edges = box.top - box.height * np.append(0, np.cumsum(row)) / max(row.sum(), 1)
         found.append(list(zip(edges[1:].tolist(), edges[:-1].tolist(), strict=True)))
     return found
+
+
+@dataclass(frozen=True)
+class Strand:
+    """The nodes of a box in a cluster: their part of the box, and of the cluster's block.
+
+    Both from bottom to top; a set is 1 high, and so is the side of a block.
+    """
+
+    at_box: tuple[float, float]
+    at_block: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A cluster between two sets: all of its inputs are connected to all of its outputs."""
+
+    cluster: int
+    middle: float
+    """The mean height of its boxes on either side."""
+    enters: tuple[Strand, ...]
+    leaves: tuple[Strand, ...]
+
+
+def blocks_of(inputs: Sequence[Box], outputs: Sequence[Box]) -> list[Block]:
+    """A block for every cluster that has nodes in both sets."""
+    return [
+        Block(cluster, _mean_height(cluster, [*inputs, *outputs]), enters, leaves)
+        for cluster in sorted({c for box in inputs for code in box.codes for c in code})
+        if (enters := _strands(cluster, inputs)) and (leaves := _strands(cluster, outputs))
+    ]
+
+
+def _mean_height(cluster: int, boxes: Sequence[Box]) -> float:
+    own = [box.middle for box in boxes if box.share_in(cluster)]
+    return sum(own) / len(own)
+
+
+def _strands(cluster: int, boxes: Sequence[Box]) -> tuple[Strand, ...]:
+    """Boxes divide the side of a block in their order, by how many of their nodes are in it."""
+    heights = [box.height * box.share_in(cluster) for box in boxes]
+    top, found = 1.0, []
+    for box, height in zip(boxes, heights, strict=True):
+        if height:
+            bottom = top - height / sum(heights)
+            at_box = box.middle - height / 2, box.middle + height / 2
+            found.append(Strand(at_box, (bottom, top)))
+            top = bottom
+    return tuple(found)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from blockout.runs import Run
 
-Split = Literal["train", "holdout", "test"]
+Part = Literal["train", "holdout", "test"]
 
 
 class Line(NamedTuple):
@@ -20,7 +20,7 @@ class Line(NamedTuple):
     """Per value, the step or the epoch that it belongs to."""
 
 
-class Band(NamedTuple):
+class Spread(NamedTuple):
     """Several runs of one group, at the epochs that all of them have."""
 
     epochs: Float[np.ndarray, " times"]
@@ -45,7 +45,7 @@ def cost_by_epoch(run: Run) -> Line:
     return Line([n - 0.5 for n in numbers], [entry.epoch_loss for entry in run.epochs], numbers)
 
 
-def accuracy(run: Run, split: Split) -> Line:
+def accuracy(run: Run, split: Part) -> Line:
     """In per cent after each epoch; epochs without it are left out."""
     found = [(entry.epoch, getattr(entry, f"{split}_accuracy")) for entry in run.epochs]
     found = [(epoch, value) for epoch, value in found if value is not None]
@@ -53,7 +53,7 @@ def accuracy(run: Run, split: Split) -> Line:
     return Line([float(n) for n in numbers], [value for _, value in found], numbers)
 
 
-def over_seeds(lines: Sequence[Line]) -> Band | None:
+def over_seeds(lines: Sequence[Line]) -> Spread | None:
     """The mean and the range of the lines that hold anything; None without any.
 
     >>> over_seeds([Line([1, 2], [5.0, 9.0], [1, 2]), Line([1], [7.0], [1])]).mean.tolist()
@@ -65,4 +65,4 @@ def over_seeds(lines: Sequence[Line]) -> Band | None:
     known = [dict(zip(line.epochs, line.values, strict=True)) for line in lines]
     shared = [epoch for epoch in lines[0].epochs if all(epoch in one for one in known)]
     values = np.array([[one[epoch] for epoch in shared] for one in known]).reshape(len(known), -1)
-    return Band(np.array(shared), values.mean(0), values.min(0), values.max(0))
+    return Spread(np.array(shared), values.mean(0), values.min(0), values.max(0))

@@ -11,7 +11,7 @@ from blockout.show.colours import OF_GROUPS
 SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 
-class Method(NamedTuple):
+class MethodName(NamedTuple):
     """What a method is called."""
 
     name: str
@@ -19,12 +19,12 @@ class Method(NamedTuple):
     """As part of a sentence."""
 
 
-METHODS = {
-    "baseline": Method("Baseline", "nothing but a classifier above the trunk"),
-    "fc": Method("Fully connected", "plain fully-connected layers"),
-    "dropout": Method("Dropout", "Dropout"),
-    "dropconnect": Method("DropConnect", "DropConnect"),
-    "blockout": Method("Blockout", "Blockout, which learns how the network branches"),
+METHOD_NAMES = {
+    "baseline": MethodName("Baseline", "nothing but a classifier above the trunk"),
+    "fc": MethodName("Fully connected", "plain fully-connected layers"),
+    "dropout": MethodName("Dropout", "Dropout"),
+    "dropconnect": MethodName("DropConnect", "DropConnect"),
+    "blockout": MethodName("Blockout", "Blockout, which learns how the network branches"),
 }
 IN_THE_NAME = ("data", "method", "hard", "learned", "paper", "nodes")
 
@@ -81,7 +81,7 @@ def variant(recipe: dict[str, Any]) -> str:
 def _name(recipe: dict[str, Any], with_data: bool) -> list[str]:
     kind = variant(recipe)
     parts = [recipe["data"]] if with_data else []
-    parts.append(METHODS[recipe["method"]].name + (f" ({kind})" if kind else ""))
+    parts.append(METHOD_NAMES[recipe["method"]].name + (f" ({kind})" if kind else ""))
     if "paper" in recipe:
         parts.append("paper's rule" if recipe["paper"] else "guided")
     if "nodes" in recipe:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int64
+from scipy.stats import permutation_test
 
 from blockout.runs import Run
 from blockout.show.groups import groups_to_show
@@ -132,8 +133,15 @@ def nearness(
     def held(groups: np.ndarray) -> int:
         return int(counts[groups[true] == groups[predicted]].sum())
 
-    observed, rng = held(group), np.random.default_rng(0)
-    as_many = sum(held(rng.permutation(group)) >= observed for _ in range(permutations))
+    tested = permutation_test(
+        (group,),
+        held,
+        permutation_type="pairings",
+        alternative="greater",
+        vectorized=False,
+        n_resamples=permutations,
+        rng=0,
+    )
     sizes, n = np.bincount(group), len(group)
     expected = float((sizes * (sizes - 1)).sum() / (n * (n - 1)))
-    return Nearness(observed / int(counts.sum()), expected, (1 + as_many) / (1 + permutations))
+    return Nearness(held(group) / int(counts.sum()), expected, float(tested.pvalue))

@@ -5,7 +5,7 @@ import math
 from blockout.runs import Run
 from blockout.runs.documents import Checks, Result
 
-SURE = 4.0
+SURE_ERRORS = 4.0
 """Standard errors; a difference of two splits that is smaller may be chance."""
 MUCH = 5.0
 """Points by which a hold-out must be easier than the test before it is said."""
@@ -74,7 +74,7 @@ def _easy_holdout(result: Result, said: list[str]) -> str:
         return ""
     ahead = holdout.accuracy - test.accuracy
     error = math.hypot(_error(holdout.accuracy, counts.holdout), _error(test.accuracy, counts.test))
-    if ahead < max(MUCH, SURE * error):
+    if ahead < max(MUCH, SURE_ERRORS * error):
         return ""
     return (
         f"do not trust the hold-out: {holdout.accuracy:.0f} % of its images are right, but only "

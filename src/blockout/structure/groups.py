@@ -212,6 +212,7 @@ def _table_p_values(found: Numbers, known: Numbers, orders: Orders) -> tuple[flo
 
     A permutation keeps the sizes of all groups. Both measures then depend only on n_ij, the classes
     that found group i shares with known group j: they grow with sum n_ij^2 and sum n_ij log n_ij.
+    ``scipy.stats.permutation_test`` takes one statistic; here several share one set of orders.
     """
     width, cells = known.max() + 1, (found.max() + 1) * (known.max() + 1)
 

@@ -80,7 +80,7 @@ class NodeSet:
         return {
             "nodes": self.nodes,
             "clusters": self.clusters,
-            "branch_sizes": self.cluster_sizes,
+            "cluster_sizes": self.cluster_sizes,
             "dead": self.without_cluster,
             "codes": [
                 {"clusters": code, "count": len(nodes), "nodes": nodes}
@@ -197,7 +197,7 @@ class ClassGroup:
         return {
             "name": self.name,
             "classes": [names[member] for member in self.members],
-            "branch_sizes": self.cluster_sizes,
+            "cluster_sizes": self.cluster_sizes,
             "clusters_of_all": self.clusters_of_all,
             "clusters_of_some": self.clusters_of_some,
         }

@@ -69,5 +69,5 @@ def make_guide(config: TrainConfig, module: nn.Module, data: ImageData, steps: i
             "nest its folders as group/class/image, or leave the flag out"
         )
     classes = found[-1] if found[-1].nodes == len(data.classes) else None
-    alike = data.groups if o.affinity_from == "groups" and classes is not None else None
-    return Guide(module, steps, config.guidance, classes=classes, similarity=alike)
+    groups = data.groups if o.affinity_from == "groups" and classes is not None else None
+    return Guide(module, steps, config.guidance, classes=classes, similarity=groups)

@@ -109,7 +109,7 @@ def recalibrate(
     seed: int = 0,
     processes: Processes = ALONE,
 ) -> bool:
-    """Measures the statistics of batch normalisation anew on some batches of training images.
+    """Measures the statistics of batch normalisation again on some batches of training images.
 
     If there are several processes, each measures on its own part of every batch; see
     ``average_statistics``. Returns whether there was anything to measure.

@@ -42,7 +42,7 @@ TRIED = 8
 def phases(config: TrainConfig, images: ImageData) -> tuple[TrainConfig, ...]:
     """The runs that a config asks for, resolved: with ``finetune`` the one that it starts from too.
 
-    ``restart`` begins fine-tuning anew, and the run it starts from only if that is not finished.
+    ``restart`` starts fine-tuning over, and the run it starts from only if that is not finished.
 
     Raises:
         ValueError: the trunk is not frozen, or has not so many stages.

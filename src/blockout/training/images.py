@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Float32, Int64
 
 from blockout.data import DataConfig, ImageData, StreamSplit
-from blockout.data.duplicates import Alike, Grouping, as_alike_as_crops, copies, duplicate_groups
+from blockout.data.duplicates import Alike, FindAlike, as_alike_as_crops, copies, duplicate_groups
 from blockout.data.features import FeatureSplit, digests
 from blockout.data.load import MOST_COMPARED
 from blockout.data.splits import Pictures
@@ -36,7 +36,7 @@ def training_images(config: TrainConfig, say: Say) -> ImageData:
     return load_images(config, lambda model, data: trunk_grouping(model, data, say))
 
 
-def trunk_grouping(model: ModelConfig, data: DataConfig, say: Say) -> Grouping | None:
+def trunk_grouping(model: ModelConfig, data: DataConfig, say: Say) -> FindAlike | None:
     """Finds near-duplicates by what a pretrained trunk says of them; None where nothing is kept of
     it. Its features stay in the cache, where training finds them.
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from blockout.data import ImageData
 from blockout.data.division import OWN_HOLDOUT
+from blockout.runs.documents import BINS
 from blockout.training.evaluation import Evaluation
 
-BINS = 50
 NEAR = 0.05
 """P is near zero or one if it is no farther away than this."""
 MOST = 0.98

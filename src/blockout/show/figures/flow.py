@@ -1,12 +1,11 @@
 """A structure as a flow: boxes of nodes, and every cluster as a dense block between them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from blockout.show.boxes import Box, boxes_of
+from blockout.show.boxes import Box, blocks_of, boxes_of
 from blockout.show.colours import cluster_colour
-from blockout.show.figures.sheet import MERGED, Edge, Sheet
+from blockout.show.figures.sheet import MERGED, Sheet
 from blockout.structure import Structure
 
 WIDE = 0.13
@@ -57,41 +56,18 @@ def _connect(
 ) -> None:
     """Ribbons into the block of every cluster and out of it."""
     (x0, before), (x1, after) = left, right
-    clusters = sorted(_clusters(before) & _clusters(after))
-    size = min(0.16, 0.4 * (x1 - x0), 0.8 * frame.high / max(len(clusters), 1))
+    blocks = {block.cluster: block for block in blocks_of(before, after)}
+    size = min(0.16, 0.4 * (x1 - x0), 0.8 * frame.high / max(len(blocks), 1))
     x = (x0 + x1 - size) / 2
-    wanted = {c: frame.at(_middle(c, [*before, *after])) for c in clusters}
+    wanted = {cluster: frame.at(block.middle) for cluster, block in blocks.items()}
     for cluster, middle in _spread(wanted, size + 0.03, frame).items():
-        colour = cluster_colour(cluster)
-        low, high = middle - size / 2, middle + size / 2
-        for boxes, edge, inner in ((before, x0, x), (after, x1, x + size)):
-            _fan(sheet, cluster, boxes, edge, (inner, low, high), frame)
+        colour, low, block = cluster_colour(cluster), middle - size / 2, blocks[cluster]
+        for strands, edge, inner in ((block.enters, x0, x), (block.leaves, x1, x + size)):
+            for strand in strands:
+                at_box = [frame.at(height) for height in strand.at_box]
+                at_block = [low + size * height for height in strand.at_block]
+                sheet.ribbon((edge, *at_box), (inner, *at_block), colour)
         sheet.box(x, low, size, size, facecolor=colour, linewidth=0.5)
-
-
-def _clusters(boxes: Sequence[Box]) -> set[int]:
-    return {cluster for box in boxes for code in box.codes for cluster in code}
-
-
-def _middle(cluster: int, boxes: Sequence[Box]) -> float:
-    """The mean height of the boxes of a cluster."""
-    own = [box.middle for box in boxes if box.share_in(cluster)]
-    return sum(own) / len(own)
-
-
-def _fan(
-    sheet: Sheet, cluster: int, boxes: Sequence[Box], x: float, block: Edge, frame: Frame
-) -> None:
-    """Boxes divide the side of a block in their order, by how many of their nodes are in it."""
-    inner, low, top = block
-    heights = [box.height * box.share_in(cluster) for box in boxes]
-    scale = (top - low) / sum(heights)
-    for box, height in zip(boxes, heights, strict=True):
-        if height:
-            ends = frame.at(box.middle - height / 2), frame.at(box.middle + height / 2)
-            bottom = top - scale * height
-            sheet.ribbon((x, *ends), (inner, bottom, top), cluster_colour(cluster))
-            top = bottom
 
 
 def _spread(middles: dict[int, float], least: float, frame: Frame) -> dict[int, float]:

@@ -13,7 +13,7 @@ from blockout.show.colours import PALETTE
 from blockout.show.figures import style
 from blockout.show.figures.selection import CannotDraw
 from blockout.show.figures.sheet import Sheet
-from blockout.show.methods import METHODS
+from blockout.show.methods import METHOD_NAMES
 
 SHOWN = "baseline", "dropout", "blockout"
 COLOURS = {
@@ -49,7 +49,7 @@ def models(description: Mapping[str, Any] | None = None, image_size: int = 32) -
         x = 0.3 + 2.14 * number
         _stack(sheet, x, 0.2, parts)
         weights = sum(p.numel() for p in model.parameters())
-        title = f"{style.letter(number)} {METHODS[method].name}, {weights / 1e6:.2f} M weights"
+        title = f"{style.letter(number)} {METHOD_NAMES[method].name}, {weights / 1e6:.2f} M weights"
         sheet.words(x + WIDE / 2, 0.1, title)
     return sheet.figure
 

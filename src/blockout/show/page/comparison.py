@@ -23,7 +23,7 @@ SPREAD = Markup("""<p class="small">Mean and standard deviation over the runs of
 differ only in their seed; a single run has no spread.</p>""")
 DIGITS = 6
 """Of a per cent: an axis that spans the rounding of one number cannot be drawn."""
-SURE = 0.05
+AGREES_AT = 0.05
 """An agreement with a larger p-value is no better than chance."""
 
 
@@ -174,11 +174,11 @@ def _agreement_in_words(agreed: dict[tuple[int, int], Consistency]) -> Markup:
     if len(values) == 1:
         said = f"with correlation {values[0]:.2f} (p = {next(iter(agreed.values())).p_value:.2g})"
     else:
-        better = sum(found.p_value <= SURE for found in agreed.values())
+        better = sum(found.p_value <= AGREES_AT for found in agreed.values())
         said = (
             f"with correlations from {min(values):.2f} to {max(values):.2f}, {fmean(values):.2f} "
             f"on average; {better or 'none'} of the {len(values)} pairs "
-            f"{'agree' if better != 1 else 'agrees'} better than chance (p at most {SURE:g})"
+            f"{'agree' if better != 1 else 'agrees'} better than chance (p at most {AGREES_AT:g})"
         )
     return html(
         "<p><b>Do they find the same groups?</b> Blockout runs on the same classes put them "

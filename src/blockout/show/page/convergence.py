@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from blockout.runs import Run
 from blockout.show.colours import PALETTE
-from blockout.show.convergence import Line, Split, accuracy, cost_by_epoch, cost_by_step
+from blockout.show.convergence import Line, Part, accuracy, cost_by_epoch, cost_by_step
 from blockout.show.methods import Group, by_method
 from blockout.show.page.drawing import curves, plain, thinned
 from blockout.show.page.section import Figure, Section, bdi, html, paragraphs
@@ -71,7 +71,7 @@ def _cost_by_epoch(run: Run, group: Group) -> go.Scatter:
 def _of_one(run: Run) -> Figure:
     """The accuracies of a single run on all its images."""
     traces = []
-    for split in reversed(get_args(Split)):
+    for split in reversed(get_args(Part)):
         name, _, colour = SPLITS[split]
         traces += _accuracies([Group(name, (run,), colour)], split)
     chart = curves(traces, EPOCH, RIGHT, len(traces))
@@ -91,7 +91,7 @@ def _unseen(groups: Sequence[Group]) -> Figure:
     return Figure("convergence-test", chart, note if holdout else "", "Accuracy on other images")
 
 
-def _accuracies(groups: Sequence[Group], split: Split) -> list[go.Scatter]:
+def _accuracies(groups: Sequence[Group], split: Part) -> list[go.Scatter]:
     """One for each run that has such accuracies; one legend entry per group."""
     name, dash, _ = SPLITS[split]
     traces = []

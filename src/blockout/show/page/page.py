@@ -85,6 +85,8 @@ def as_html(runs: Sequence[Run]) -> str:
 def as_json(value: object) -> Markup:
     """JSON that can stand inside a ``script`` element; in figures, arrays become binary data.
 
+    Not ``Figure.to_json``: it would repeat Plotly's template, seven kilobytes, in every figure.
+
     >>> print(as_json({"name": "</script>", "y": [float("nan")]}))
     {"name":"\\u003c\\u002fscript\\u003e","y":[null]}
     """

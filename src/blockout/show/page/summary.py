@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from blockout.runs import Run
 from blockout.runs import folder as files
 from blockout.runs.documents import Result
-from blockout.show.methods import METHODS, variant
+from blockout.show.methods import METHOD_NAMES, variant
 from blockout.show.mistakes import WEAK, weakest_classes
 from blockout.show.page.drawing import layer_called
 from blockout.show.page.repeating import command, made_with
@@ -162,7 +162,7 @@ def _row(run: Run) -> tuple[str, ...]:
 def _trained(run: Run) -> Markup:
     classes = f", {len(run.classes)} classes" if run.classes else ""
     fixed = run.method == "blockout" and not run.learned
-    method = DRAWN if fixed else METHODS[run.method].in_words
+    method = DRAWN if fixed else METHOD_NAMES[run.method].in_words
     counts = None if run.result is None else run.result.images
     images = "" if counts is None else f", {counts.train:,} training images"
     text = html("<b>Trained</b> on {}{}{}, with {}", bdi(run.data_name), classes, images, method)
@@ -346,9 +346,8 @@ def _compact(run: Run) -> Markup:
             *(_per_cent(small.share), small.compact_milliseconds, small.dense_milliseconds),
             *(small.batch_size, _whole(run), after, small.images, before, command),
         )
-    costs = run.structure.costs
-    before = sum(cost.multiply_adds_before for cost in costs)
-    after = sum(cost.multiply_adds_after for cost in costs)
+    total = run.structure.total
+    before, after = total.multiply_adds_before, total.multiply_adds_after
     return html(
         "<b>Once compact</b>, these layers would need {:,} of {:,} multiply-adds ({}); {} makes "
         "that network and measures it.",

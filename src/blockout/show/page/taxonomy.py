@@ -19,7 +19,7 @@ from blockout.structure.groups import Agreement
 
 TALLEST = 900
 """Pixels of a table of groups."""
-SURE = 0.01
+NO_CHANCE_BELOW = 0.01
 """A p-value below this is no chance."""
 
 LEAD = """This data comes with groups of classes{told}. {found}When the network is wrong, does it at
@@ -85,7 +85,7 @@ def _verdict(found: Agreement) -> str:
         )
     p_value = found.p_value if found.auc_p_value is None else found.auc_p_value
     alike = found.adjusted_rand if found.auc is None else found.auc - 0.5
-    if p_value >= SURE or alike <= 0:
+    if p_value >= NO_CHANCE_BELOW or alike <= 0:
         return "The learned groups have no clear relation to the known ones."
     return "Classes of one known group are more alike in their branches than chance would have it."
 

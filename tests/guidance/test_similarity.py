@@ -4,34 +4,34 @@ import pytest
 import torch
 
 from blockout.guidance.class_codes import similarity_of
-from blockout.guidance.likeness import Likeness
+from blockout.guidance.similarity import SimilarityOfClasses
 
 
-def filled(rows: list[torch.Tensor], steps: int = 100_000) -> Likeness:
+def filled(rows: list[torch.Tensor], steps: int = 100_000) -> SimilarityOfClasses:
     """One table of predictions per step; class c is predicted as row c."""
-    likeness = Likeness(len(rows[0]), steps)
+    seen = SimilarityOfClasses(len(rows[0]), steps)
     for table in rows:
-        likeness.add(table, torch.arange(len(table)))
-    return likeness
+        seen.add(table, torch.arange(len(table)))
+    return seen
 
 
 def test_the_table_is_that_of_the_mean_prediction_per_class():
     torch.manual_seed(0)
-    likeness = Likeness(5, 100_000)  # so long that nothing is forgotten within these steps
+    seen = SimilarityOfClasses(5, 100_000)  # so long that nothing is forgotten within these steps
     kept = []
     for _ in range(6):
         p, y = torch.rand(16, 5).softmax(1), torch.randint(5, (16,))
         kept.append((p, y))
-        likeness.add(p, y)
+        seen.add(p, y)
     p, y = (torch.cat(parts) for parts in zip(*kept, strict=True))
     means = torch.stack([p[y == c].mean(0) for c in range(5)])
-    torch.testing.assert_close(likeness.table(), similarity_of(means), atol=1e-3, rtol=0)
+    torch.testing.assert_close(seen.table(), similarity_of(means), atol=1e-3, rtol=0)
 
 
 def test_predictions_of_long_ago_are_forgotten():
     before, after = torch.eye(4), torch.eye(4)[[1, 0, 3, 2]]
-    likeness = filled([before] * 5 + [after] * 40, steps=40)
-    assert likeness.sums.sum(0).argmax(1).tolist() == [1, 0, 3, 2]
+    seen = filled([before] * 5 + [after] * 40, steps=40)
+    assert seen.sums.sum(0).argmax(1).tolist() == [1, 0, 3, 2]
 
 
 def test_chance_is_not_relied_on_and_what_repeats_is():
@@ -68,7 +68,7 @@ def test_classes_are_told_apart_if_most_of_their_images_are():
 def test_a_state_that_is_loaded_goes_on_as_if_it_had_never_been_left():
     torch.manual_seed(0)
     tables = [torch.rand(4, 4) for _ in range(5)]
-    whole, first, second = filled(tables, 50), filled(tables[:3], 50), Likeness(4, 50)
+    whole, first, second = filled(tables, 50), filled(tables[:3], 50), SimilarityOfClasses(4, 50)
     second.load_state_dict(first.state_dict())
     for table in tables[3:]:
         second.add(table, torch.arange(4))

@@ -15,7 +15,7 @@ FEWEST = 4
 """With fewer classes there is nothing to group, so nothing to rely on."""
 
 
-class Likeness:
+class SimilarityOfClasses:
     """Mean predictions per class over the last steps, in two halves: odd and even steps.
 
     Two classes are similar if the network confuses them with each other and with the same other
