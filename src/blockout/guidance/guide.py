@@ -158,7 +158,7 @@ class Guide:
         self.measured: SimilarityOfClasses | None = None
         self._predicted: Tensor | None = None
         self._hooks: list[RemovableHandle] = []
-        if self.similarity is None and self._has_affinity:
+        if self.similarity is None and self._uses_similarity:
             assert self.classes is not None
             device = self.classes.logits.device
             self.measured = SimilarityOfClasses(self.classes.nodes, steps, device)
@@ -169,7 +169,7 @@ class Guide:
         self.pace = Pace(self.layers) if self.guidance.steady else None
 
     @property
-    def _has_affinity(self) -> bool:
+    def _uses_similarity(self) -> bool:
         return self.guidance.affinity and self.classes in self.sets
 
     @property
@@ -327,7 +327,7 @@ class Guide:
     def _choose_codes(self) -> None:
         known: dict[Memberships, Tensor] = {}
         m = self.classes
-        if self._has_affinity and m is not None:
+        if self._uses_similarity and m is not None:
             table = self.measured.table() if self.measured is not None else self.similarity
             assert table is not None
             budget = max(self.guidance.class_budget, 1)

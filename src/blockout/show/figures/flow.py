@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from blockout.show.boxes import Box, blocks_of, boxes_of
 from blockout.show.colours import cluster_colour
-from blockout.show.figures.sheet import MERGED, Sheet
+from blockout.show.figures.sheet import MERGED, Edge, Sheet
 from blockout.structure import Structure
 
 WIDE = 0.13
@@ -64,9 +64,9 @@ def _connect(
         colour, low, block = cluster_colour(cluster), middle - size / 2, blocks[cluster]
         for strands, edge, inner in ((block.enters, x0, x), (block.leaves, x1, x + size)):
             for strand in strands:
-                at_box = [frame.at(height) for height in strand.at_box]
-                at_block = [low + size * height for height in strand.at_block]
-                sheet.ribbon((edge, *at_box), (inner, *at_block), colour)
+                (a, b), (c, d) = strand.at_box, strand.at_block
+                outer: Edge = edge, frame.at(a), frame.at(b)
+                sheet.ribbon(outer, (inner, low + size * c, low + size * d), colour)
         sheet.box(x, low, size, size, facecolor=colour, linewidth=0.5)
 
 
