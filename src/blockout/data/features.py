@@ -134,7 +134,7 @@ class Views(Dataset):
 
     def __getitem__(
         self, wanted: Sequence[tuple[int, int]]
-    ) -> UInt8[Tensor, "n size size 3"] | DataError:
+    ) -> UInt8[np.ndarray, "n size size 3"] | DataError:
         pixels = np.empty((len(wanted), self.size, self.size, 3), np.uint8)
         try:
             last, image = -1, None
@@ -144,7 +144,7 @@ class Views(Dataset):
                 out[:] = numbered_view(image, self.size, self.crop, view, self.contents[place])
         except DataError as error:
             return error
-        return torch.from_numpy(pixels)
+        return pixels
 
 
 def read_views(
@@ -154,7 +154,7 @@ def read_views(
     for pixels in in_workers(views, list(wanted), workers):
         if isinstance(pixels, DataError):
             raise pixels
-        yield pixels
+        yield torch.from_numpy(pixels)
 
 
 @final

@@ -52,24 +52,26 @@ class StreamSplit(Split):
         pixels = _Crops(self._rows, self._size, self.crop)[index, np.full(len(index), -1)]
         if isinstance(pixels, DataError):
             raise pixels
-        return pixels
+        return torch.from_numpy(pixels)
 
     def _read(
         self, order: np.ndarray, spans: list[slice], rng: np.random.Generator | None
     ) -> Iterator[Batch]:
         seeds = rng.integers(0, 2**63, len(order)) if rng else np.full(len(order), -1)
         pairs = [(order[span], seeds[span]) for span in spans]
-        for pixels, (index, _) in zip(self._loader(pairs), pairs, strict=True):
-            if isinstance(pixels, DataError):
-                raise pixels
-            yield normalise(pixels, self._mean, self._std), self.labels[torch.from_numpy(index)]
-
-    def _loader(self, pairs: list[tuple[np.ndarray, np.ndarray]]) -> DataLoader:
-        return in_workers(_Crops(self._rows, self._size, self.crop), pairs, self._workers)
+        crops = in_workers(_Crops(self._rows, self._size, self.crop), pairs, self._workers)
+        for found, (index, _) in zip(crops, pairs, strict=True):
+            if isinstance(found, DataError):
+                raise found
+            pixels = normalise(torch.from_numpy(found), self._mean, self._std)
+            yield pixels, self.labels[torch.from_numpy(index)]
 
 
 def in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLoader:
     """`dataset[key]` for each key, in order, computed by `workers` processes.
+
+    The dataset gives no tensors: these would come through shared memory, of which containers have
+    little, and through sockets in the folder for temporary files. Arrays come through a pipe.
 
     The loader has its own generator. By default it would take a number from torch's global
     generator at every start and so change the draws of the training run.
@@ -80,8 +82,13 @@ def in_workers(dataset: Dataset, keys: Sequence[object], workers: int) -> DataLo
         batch_size=None,
         num_workers=workers,
         generator=torch.Generator(),
+        collate_fn=_as_it_is,
         worker_init_fn=_leave_signals_to_the_parent,
     )
+
+
+def _as_it_is(found: object) -> object:
+    return found
 
 
 def _leave_signals_to_the_parent(_worker: int) -> None:
@@ -102,14 +109,14 @@ class _Crops(Dataset):
 
     def __getitem__(
         self, pair: tuple[np.ndarray, np.ndarray]
-    ) -> UInt8[Tensor, "n height width 3"] | DataError:
+    ) -> UInt8[np.ndarray, "n height width 3"] | DataError:
         pixels = np.empty((len(pair[0]), self.size, self.size, 3), np.uint8)
         try:
             for out, index, seed in zip(pixels, *pair, strict=True):
                 out[:] = self._crop(int(index), int(seed))
         except DataError as error:
             return error
-        return torch.from_numpy(pixels)
+        return pixels
 
     def _crop(self, index: int, seed: int) -> UInt8[np.ndarray, "size size 3"]:
         if seed < 0:
