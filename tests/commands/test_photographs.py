@@ -64,6 +64,7 @@ def test_what_training_says_names_the_network_and_what_stands_beside_it(place, c
     said = capsys.readouterr().out
     assert "a linear classifier on the same features 100.00 %" in said
     assert "always the most frequent class " in said
+    assert "the same command with --finetune also trains the end of the trunk" in said
 
 
 def test_evaluation_through_the_trunk_agrees_with_training_on_features(place, capsys):

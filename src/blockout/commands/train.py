@@ -173,3 +173,8 @@ def _summarise(run: "Run") -> None:
     board = f"; tensorboard --logdir {folder}" if (folder / files.EVENTS).exists() else ""
     shown = f"; blockout structure {folder}" if (folder / files.MEMBERSHIPS).exists() else ""
     print(f"next: blockout evaluate {folder}; blockout predict {folder} IMAGE{shown}{board}")
+    if run.config.model.freeze_trunk and result.tuning is None:
+        print(
+            "the same command with --finetune also trains the end of the trunk, which takes longer "
+            "and may do better; what is held out decides"
+        )
