@@ -125,3 +125,9 @@ allowed = {"blockout", "torch", "jaxtyping", "safetensors", *sys.stdlib_module_n
 print(sorted(name for name in new - allowed if not name.startswith("_")))
 """
     assert _run(["-c", code], tmp_path).strip() == "[]"
+
+
+def test_the_models_need_no_more_than_the_core_until_a_description_is_read(tmp_path):
+    """Tests of the core use their heads, also where nothing else is installed."""
+    code = "import sys, blockout.models.heads; print({'msgspec', 'PIL', 'scipy'} & {*sys.modules})"
+    assert _run(["-c", code], tmp_path).strip() == "set()"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -117,6 +116,8 @@ def _checked(build: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]
 
     What goes wrong behind it is a mistake of ours, and not of the description.
     """
+    import msgspec  # only who reads a description needs it
+
     signature = inspect.signature(build)
     try:
         signature.bind(**given)
