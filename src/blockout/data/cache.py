@@ -29,7 +29,6 @@ from jaxtyping import Int64, UInt8
 from blockout import files
 from blockout.data.config import CACHE_DIR_VARIABLE, DataError
 from blockout.data.tables import Catalogue
-from blockout.terminal import tell
 
 VERSION = 2
 """Part of every key. Raise it when the files or the decoding change their meaning."""
@@ -219,14 +218,18 @@ def _with_digest(content: dict[str, Any]) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What was written with a digest. Of older files nobody knows whether they are damaged."""
+    """What was written with a digest.
+
+    Nobody knows whether a file without one is what was written, and all can be computed again.
+
+    Raises:
+        ValueError: it is damaged, or has no digest.
+    """
     content = json.loads(files.read_bytes(path))
-    if not isinstance(content, dict):
-        content = {"result": content}
-    digest = content.pop("sha256", None)
-    if digest is None:
-        tell(f"note: damage to {path} would go unnoticed: it has no digest")
-    elif hashlib.sha256(json.dumps(content).encode()).hexdigest() != digest:
+    if not isinstance(content, dict) or "sha256" not in content:
+        raise ValueError("without a digest")
+    digest = content.pop("sha256")
+    if hashlib.sha256(json.dumps(content).encode()).hexdigest() != digest:
         raise ValueError("damaged")
     return content
 
