@@ -48,9 +48,10 @@ ROOMS = {
     ],
     "runs/run": ["tests/runs", "tests/commands/test_given.py"],
     "export": ["tests/export/test_reading.py", "tests/commands/test_given.py"],
+    "commands": ["tests/commands/test_cli.py", "tests/commands/test_photographs.py"],
     "data": [
         f"tests/data/test_{name}.py"
-        for name in ("images", "tables", "folders", "sources", "columns")
+        for name in ("images", "tables", "folders", "sources", "columns", "load")
     ],
     "files": ["tests/structure", "tests/test_files.py"],
 }
@@ -58,8 +59,11 @@ ROOMS = {
 
 def tests_of(file: str) -> list[str]:
     """Those that must notice a fault in a file; its own tests come first."""
-    core = [f"tests/test_{name}.py" for name in sorted(CORE, key=lambda name: name != file)]
-    return ROOMS.get(file) or ROOMS.get(file.rpartition("/")[0], core)
+    room, _, name = file.rpartition("/")
+    own = f"tests/{room}/test_{name}.py" if room else f"tests/test_{name}.py"
+    core = [f"tests/test_{name}.py" for name in CORE]
+    rest = ROOMS.get(file) or ROOMS.get(room, core)
+    return list(dict.fromkeys([*([own] if (ROOT / own).exists() else []), *rest]))
 
 
 class Fault(NamedTuple):
@@ -279,6 +283,66 @@ FAULTS = [
     Fault("the hub is asked though it must not", "data/sources", "when=not (fetch and _reachable())", "when=not _reachable()"),
     Fault("row groups of any size are read", "data/sources", "if largest > LARGEST_ROW_GROUP:", "if False:"),
     Fault("half a file replaces a whole one", "files", "write(beside)", "write(path)"),
+    Fault("the spread over draws is biased", "sampling", "(squares / (draws - 1)).sqrt()", "(squares / draws).sqrt()"),
+    Fault("sampling moves on the generators", "sampling", "            generator.set_state(state)", "            pass"),
+    Fault("memberships learn as slowly as weights", "optimisation", '"lr": lr * membership_scale', '"lr": lr'),
+    Fault("biases decay", "optimisation", "elif parameter.dim() <= 1 or isinstance(", "elif isinstance("),
+    Fault("draws have no variance at the start", "initialisation", " + (p * (1 - p)) @ q.diagonal()", ""),
+    Fault("the mask's square forgets a k", "initialisation", "moments / outputs.clusters**2", "moments / outputs.clusters"),
+    Fault("tied weights are converted", "convert", "if other is not modules[name] and any(", "if False and any("),
+    Fault("memberships stay in the dense model", "convert", "                delattr(parent, child_name)", "                pass"),
+    Fault("a training image becomes a test image", "data/kept", "TRAIN if TRAIN in (part, known.part) else part", "part"),
+    Fault("images that are gone are not missed", "data/kept", "if there[image.content] < 0:", "if False:"),
+    Fault("every seed divides alike", "data/division", "key=salt,", 'key=b"",'),
+    Fault("a class is never tested", "data/division", "if needed and not taken.any() and len(sizes):", "if False:"),
+    Fault("mirrored copies pass", "data/duplicates", "np.maximum((one * other).sum(1), (one * mirrored).sum(1))", "(one * other).sum(1)"),
+    Fault("the last of equal files is named", "data/duplicates", "first.setdefault(content, place)", "first[content] = place"),
+    Fault("a label judges itself", "data/labels", "(scores - pull * self._targets(self.labels[place])) / (1 - pull)", "scores"),
+    Fault("any unusual image is mislabelled", "data/labels", "            & (typical >= TYPICAL)\n", ""),
+    Fault("a damaged cache is read", "data/cache", 'about.pop("checksums") != _checksums(place)', 'about.pop("checksums") is None'),
+    Fault("an epoch begins with its first batch", "data/splits", "for b in range(start, count)]", "for b in range(count - start)]"),
+    Fault("borders wrap around", "data/splits", "return torch.minimum(index, 2 * (size - 1) - index)", "return index % size"),
+    Fault("workers change the draws", "data/streams", "        generator=torch.Generator(),\n", ""),
+    Fault("every epoch sees one view", "data/features", "views = rng.integers(0, self.features.shape[1], len(order))", "pass"),
+    Fault("damaged features are used", "data/features", ".hexdigest() != path.stem:", ".hexdigest() == 0:"),
+    Fault("an unlabelled test split is a class", "data/columns", "bool(np.all(_column(split, label) == -1))", "False"),
+    Fault("the named cache folder is ignored", "data/config", "if named := os.environ.get(CACHE_DIR_VARIABLE):", "if named := None:"),
+    Fault("the network need not agree on a label", "training/checks", "    if said is None:\n        return doubts", "    if True:\n        return doubts"),
+    Fault("exact copies are found twice", "training/checks", "~np.isin(found.places, exact.places)", "found.places >= 0"),
+    Fault("--keep goes too far", "training/compaction", "first = bisect_left(levels, True,", "first = len(levels) - 1 if True else bisect_left(levels, True,"),
+    Fault("--max-loss looks at no loss", "training/compaction", "before - tried.accuracy <= points and", "True and"),
+    Fault("rows of padding are counted", "training/evaluation", "return rows[rows[:, 0] >= 0]", "return rows"),
+    Fault("statistics are a running average", "training/evaluation", "            m.momentum = None  # a plain average over the batches\n", ""),
+    Fault("another config continues", "training/checkpoint", "    if changed:\n", "    if False:\n"),
+    Fault("the checkpoint of before is refused", "training/checkpoint", "    if state[\"format\"] == BEFORE:\n", "    if False:\n"),
+    Fault("a guide that waits is warned of", "training/recording", "        if not self.config.guided:\n", "        if True:\n"),
+    Fault("the worst weights are the best", "training/recording", 'tests["holdout"].accuracy > tally.best_accuracy', 'tests["holdout"].accuracy < tally.best_accuracy'),
+    Fault("nothing is said to start fresh", "training/finish", "fresh = [k for k in wanted if k not in fitting]", "fresh = []"),
+    Fault("chance knows the test", "training/reference", "int(torch.bincount(data.train.labels).argmax())", "int(torch.bincount(data.test.labels).argmax())"),
+    Fault("dead nodes are not noticed", "training/watch", "homeless.float().mean() > DEAD", "homeless.float().mean() > 1"),
+    Fault("a worse network is kept", "training/finetuning", "return not (after.accuracy, -after.loss) >= (before.accuracy, -before.loss)", "return False"),
+    Fault("views of one image are computed twice", "training/features", "if key not in store and key not in seen:", "if key not in store:"),
+    Fault("a logger that fails ends the run", "training/loggers", "except Exception as error:", "except KeyError as error:"),
+    Fault("the head's gain is the whole's", "training/whole", "at.dense / (at.dense - at.dense_head + at.compact_head)", "at.dense_head / at.compact_head"),
+    Fault("chance makes a hold-out easy", "show/verdict", "max(MUCH, SURE_ERRORS * error)", "MUCH"),
+    Fault("what is learned by heart is not said", "show/verdict", "known - test < BEHIND", "known - test < 101"),
+    Fault("a config overrides flags", "commands/flags", 'key=lambda word: not word.startswith("--config=")', 'key=lambda word: word.startswith("--config=")'),
+    Fault("numbers outside are taken", "commands/flags", "if not least <= value <= most:", "if False:"),
+    Fault("hidden files are classified", "commands/prediction", "return not hidden and", "return"),
+    Fault("other labels keep their numbers", "commands/evaluate", "split.labels = places[split.labels]", "pass"),
+    Fault("a mistake of ours passes for the user's", "commands/endings", "isinstance(error, ValueError) and _raised_by_us(error)", "isinstance(error, ValueError)"),
+    Fault("a run is compared with itself", "commands/runs", "found.setdefault(folder.resolve(), folder)", "found.setdefault(folder, folder)"),
+    Fault("a taxonomy changes nothing", "commands/structure", "return dataclasses.replace(structure, **given)", "return structure"),
+    Fault("the made compact network is not exported", "commands/export", "if (values.folder / files.COMPACT_MODEL).exists():", "if False:"),
+    Fault("the threshold is the usual one", "commands/compact", "return 0.5 if values.threshold is None else values.threshold", "return 0.5"),
+    Fault("the doctor is always content", "commands/doctor", 'if name in NEEDED:', "if False:"),
+    Fault("a figure that fails is no failure", "commands/figures", "return 1 if values.only and drawn < len(numbers) else 0", "return 0"),
+    Fault("weights of one name are the same", "runs/config", "self.recipe(images.name) | self.origins() | seed", "self.recipe(images.name) | seed"),
+    Fault("hub models of one name are the same", "runs/config", "return trunk if is_hub_id(trunk) else name_of(trunk)", "return name_of(trunk)"),
+    Fault("steps and epochs make two runs", "runs/config", "chosen = chosen._in_whole_epochs(images)", "pass"),
+    Fault("a flipped bit goes unnoticed", "runs/digests", "if known and not fits:", "if False:"),
+    Fault("a run continues from other weights", "runs/start", "            _require_same_origins(folder, config)\n", ""),
+    Fault("lost lines go unnoticed", "runs/logs", "if len(found) < count:", "if False:"),
 ]  # fmt: skip
 
 

@@ -55,6 +55,14 @@ def test_features_that_say_nothing_raise_no_doubts():
     assert len(LabelJudge(features, labels, 5).known().places) == 0
 
 
+def test_an_image_of_nothing_known_is_not_said_to_look_like_a_class():
+    """It does not look like its label, but like no other class either."""
+    features, labels = clusters()
+    strange = np.random.default_rng(1).normal(size=(200, 48))
+    judge = LabelJudge(features, labels, 6)
+    assert judge.others(strange, np.arange(200) % 6).places.tolist() == []
+
+
 def test_it_makes_no_difference_how_many_rows_are_computed_at_once(monkeypatch):
     features, labels = clusters(spread=0.8)
     labels[::9] = (labels[::9] + 1) % 6
