@@ -133,6 +133,7 @@ def test_a_run_folder_holds_all_that_was_promised(tmp_path, images):
         "model.json",
         "predictions.safetensors",
         "thumbnails.png",
+        "checks.json",
         "result.json",
         "split.json",
         "tensorboard",
