@@ -49,10 +49,9 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(as_json(done)))
     else:
         print(_in_words(done))
-        print(
-            f"written to {values.folder}; next: blockout export {values.folder} --compact "
-            "--format onnx"
-        )
+        before, after = done.multiply_adds
+        how = "--compact --format onnx" if after < before else "--format onnx: nothing was left out"
+        print(f"written to {values.folder}; next: blockout export {values.folder} {how}")
     return 0
 
 

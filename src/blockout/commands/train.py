@@ -53,7 +53,7 @@ def _train(config: "TrainConfig") -> int:
             continue
         if not finished or _is_to_be_drawn(folder):
             draw.now(folder)
-        if finished and config.finetunes and not phase.finetunes:
+        if config.finetunes and not phase.finetunes:
             print(f"fine-tuning starts from the finished run in {folder}")
             continue
         if finished:
