@@ -153,8 +153,32 @@ def test_the_end_of_a_training_says_how_many_images_to_check(tmp_path):
 
 def test_an_unreadable_image_is_named_with_the_flag_that_leaves_it_out(place, tmp_path, capsys):
     photos = shutil.copytree(place / "photos", tmp_path / "photos")
-    (photos / "dark" / "bad.jpg").write_bytes(b"no image")
+    for name in ("bad.jpg", "worse.jpg"):  # 2 of 32
+        (photos / "dark" / name).write_bytes(b"no image")
     words = ["train", "--data", str(photos), "--run", str(tmp_path / "run"), "--workers", "0"]
     assert main([*words, "--steps", "2", "--accelerator", "cpu"]) == 1
     said = capsys.readouterr().err
+    assert "2 of 32 images are unreadable" in said and "worse.jpg" in said
+    assert "say --skip-corrupt to leave such images out" in said
+    assert not (tmp_path / "run").exists()
+    assert main(["evaluate", str(place / "run"), "--data", str(photos)]) == 1
+    said = capsys.readouterr().err
     assert "bad.jpg" in said and "say --skip-corrupt to leave such images out" in said
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_an_unreadable_image_among_many_is_left_out_and_named(place, tmp_path, capsys, split):
+    photos = tmp_path / "photos"
+    for part in ("train", "test") if split else (".",):
+        shutil.copytree(place / "photos", photos / part, dirs_exist_ok=True)
+    bad = ("test/" if split else "") + "dark/bad.jpg"
+    (photos / bad).write_bytes(b"no image")
+    words = ["train", "--data", str(photos), "--run", str(tmp_path / "run"), "--workers", "0"]
+    words += ["--accelerator", "cpu", "--steps", "2"]
+    assert main(words) == 0
+    assert "skipped 1 unreadable image: cannot read" in capsys.readouterr().out
+    run = Run.open(tmp_path / "run")
+    assert run.config.data.skip_corrupt and any("bad.jpg" in note for note in run.result.notes)
+    assert main(words) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "run")]) == 0

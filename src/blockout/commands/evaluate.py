@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from blockout.commands.flags import Parser, at_least, flag
-from blockout.commands.runs import CACHE, images_of, open_run
+from blockout.commands.runs import CACHE, SKIP, images_of, open_run
 
 if TYPE_CHECKING:
     from blockout.data import Split
@@ -32,7 +32,18 @@ def run(arguments: list[str]) -> int:
     flag(parser, "--weights", WEIGHTS, ("final", "best", "compact"), "final")
     flag(parser, "--draws N", DRAWS, at_least(2))
     flag(parser, "--json", "print one JSON object")
+    from blockout.data.config import DataError, UnreadableImage
+
     values = parser.parse_args(arguments)
+    try:
+        return _evaluate(values)
+    except UnreadableImage as error:
+        if values.data is None:
+            raise
+        raise DataError(f"{error}; {SKIP}") from error
+
+
+def _evaluate(values: argparse.Namespace) -> int:
     opened = open_run(values.folder, data=values.data, cache=values.cache)
     trained = opened.network(values.weights)
     from blockout.runs import RunError

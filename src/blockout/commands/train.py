@@ -2,19 +2,19 @@
 
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockout.commands.flags import refuse, train_flags
 from blockout.commands.report import write_report
-from blockout.commands.runs import one_line, require_training
+from blockout.commands.runs import SKIP, one_line, require_training
 from blockout.terminal import printable
 
 if TYPE_CHECKING:
+    from blockout.data import ImageData
     from blockout.runs import Run, TrainConfig
-
-SKIP = "mend or delete it, or say --skip-corrupt to leave such images out"
 
 
 def run(arguments: list[str]) -> int:
@@ -40,10 +40,10 @@ def _train(config: "TrainConfig") -> int:
 
     from blockout.runs import Run
     from blockout.runs import folder as files
-    from blockout.training import train, training_images
+    from blockout.training import train
     from blockout.training.finetuning import phases
 
-    images = training_images(config, partial(print, flush=True))
+    config, images = _with_images(config)
     draw = Drawing(config.data.cache)
     for phase in phases(config, images):
         result = phase.folder_for(images) / files.RESULT
@@ -60,6 +60,23 @@ def _train(config: "TrainConfig") -> int:
             print(f"this run is finished already; --restart starts over. It is in {folder}")
         _summarise(Run.open(folder))
     return 0
+
+
+def _with_images(config: "TrainConfig") -> tuple["TrainConfig", "ImageData"]:
+    """The images, without unreadable ones if these are few, and the config that says so."""
+    from blockout.data.config import UnreadableImage
+    from blockout.data.load import require_few_unreadable
+    from blockout.training import training_images
+
+    say = partial(print, flush=True)
+    try:
+        return config, training_images(config, say)
+    except UnreadableImage:
+        if config.data.skip_corrupt:
+            raise
+        require_few_unreadable(config.data)
+    config = replace(config, data=replace(config.data, skip_corrupt=True))
+    return config, training_images(config, say)
 
 
 def _is_to_be_drawn(folder: Path) -> bool:

@@ -46,7 +46,8 @@ class DataConfig:
     """Weight classes inversely to their number of training images."""
 
     skip_corrupt: bool = False
-    """Skip and count unreadable images instead of stopping at the first."""
+    """Skip and count unreadable images however many they are. Without it, `blockout train` leaves
+    out few (one, or up to 5 %) and says which, and stops where there are more."""
 
     workers: int | None = None
     """Processes that decode streamed images. Default: one less than the processors, at most 8."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from blockout.data import cache, shapes
 from blockout.data.cache import Decoded
-from blockout.data.config import DataConfig, DataError
+from blockout.data.config import DataConfig, DataError, UnreadableImage
 from blockout.data.division import Division, Index, check, divide, is_drawn, same_content
 from blockout.data.duplicates import Alike, FindAlike, copies, joined
 from blockout.data.folders import listed
@@ -34,6 +34,9 @@ SMALL = (28, 64)
 
 MOST_COMPARED = 50_000
 """Images that are compared with each other before they are divided."""
+
+FEW = 0.05
+"""Up to this share of the images, and always one, may be unreadable and left out unasked."""
 
 SAMPLE = 1024
 """How many training images give a streamed set its mean and standard deviation."""
@@ -211,6 +214,21 @@ def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...],
     )
 
 
+def require_few_unreadable(config: DataConfig) -> None:
+    """Reads every image once, which is remembered.
+
+    Raises:
+        UnreadableImage: more of them are unreadable than may be left out unasked.
+    """
+    source = find(config.data, config.cache_folder)
+    rows = source.open().rows
+    errors = _unreadable(source, rows, config.cache_folder, config.decoders)
+    if len(errors) > max(1, FEW * len(rows)):
+        raise UnreadableImage(
+            f"{len(errors)} of {len(rows)} images are unreadable: {_shown(errors)}"
+        )
+
+
 def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decoded | Table:
     """The images in memory, or the table to stream them from."""
     if not config.stream and (found := cache.read(config.cache_folder, entry)) is not None:
@@ -286,10 +304,14 @@ def _as_rows(contents: list[str]) -> UInt8[np.ndarray, "n 16"]:
 def _without(table: Table, errors: dict[int, str]) -> Table:
     """The table without its unreadable images (place: what is wrong), and a note about them."""
     kept = np.setdiff1d(np.arange(len(table.rows)), list(errors))
-    shown = "; ".join(list(errors.values())[:3]) + ("; ..." if len(errors) > 3 else "")
     images = "1 unreadable image" if len(errors) == 1 else f"{len(errors)} unreadable images"
-    note = f"skipped {images}: {shown}"
+    note = f"skipped {images}: {_shown(errors)}"
     return Table(table.catalogue.at(kept, note), table.rows.take(kept))
+
+
+def _shown(errors: dict[int, str], most: int = 5) -> str:
+    more = f"; and {len(errors) - most} more" if len(errors) > most else ""
+    return "; ".join(list(errors.values())[:most]) + more
 
 
 def _generated(config: DataConfig) -> Decoded:
@@ -339,12 +361,17 @@ def _streamed(
 ) -> ImageData:
     """Decodes only a sample of the images now, for mean and standard deviation.
 
-    With `skip_corrupt`, the workers read every image once and the result is cached: a resumed run
-    would see other batches if it learned later what to skip.
+    The workers read every image once and the result is cached: a resumed run would see other
+    batches if it learned later what to skip. Of large sets only with `skip_corrupt`, because it
+    takes long.
     """
-    workers = config.decoders
+    workers, folder = config.decoders, config.cache_folder
+    divided_before = dividing.kept is not None and dividing.kept.only
     if config.skip_corrupt:
-        table = _without_unreadable(source, table, config.cache_folder, workers)
+        table = _without_unreadable(source, table, folder, workers)
+    elif len(table.rows) <= MOST_COMPARED and not divided_before:
+        for error in _unreadable(source, table.rows, folder, workers).values():
+            raise UnreadableImage(error)
     rows, size = table.rows, config.image_size or _natural_size(table.rows)
     contents = cache.remembered(
         config.cache_folder,
@@ -374,11 +401,17 @@ def _streamed(
 
 
 def _without_unreadable(source: Source, table: Table, folder: Path, workers: int) -> Table:
-    entry = f"unreadable-{cache.key_of(source.fingerprint)}"
-    errors = cache.remembered(folder, entry, lambda: unreadable(table.rows, workers))
-    table = _without(table, {int(place): error for place, error in errors}) if errors else table
+    errors = _unreadable(source, table.rows, folder, workers)
+    table = _without(table, errors) if errors else table
     check(table.catalogue, source.name)
     return table
+
+
+def _unreadable(source: Source, rows: Rows, folder: Path, workers: int) -> dict[int, str]:
+    """What is wrong with which images."""
+    entry = f"unreadable-{cache.key_of(source.fingerprint)}"
+    errors = cache.remembered(folder, entry, lambda: unreadable(rows, workers))
+    return {int(place): error for place, error in errors}
 
 
 def _divided(
