@@ -1,5 +1,6 @@
 """The images of a run: what its trunk calls alike stays on one side, and features are kept."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from blockout.data.duplicates import copies
 from blockout.data.folders import list_folder
 from blockout.models import ModelConfig
 from blockout.runs import TrainConfig
+from blockout.training import OptimisationConfig, RunConfig, train
 from blockout.training import images as module
 from blockout.training.images import training_images, trunk_grouping
 
@@ -98,3 +100,24 @@ def test_the_images_of_a_run_keep_bursts_on_one_side(config):
     for name in ("dark", "light"):
         assert len({parts[f"{name}/{i}.jpg"] for i in range(3)}) == 1
     assert images.crop == 0.875 and images.image_size == 224
+
+
+def test_before_the_first_pass_the_trunk_and_the_time_of_all_passes_are_said(
+    config, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(module, "SAMPLE", 4)
+    data, steps = replace(config, image_size=None), OptimisationConfig(steps=2)
+    train(TrainConfig(data=data, optimisation=steps, run=RunConfig(run=tmp_path / "run")))
+    first, estimate, later, *rest = capsys.readouterr().out.splitlines()
+    assert first == (
+        "2 classes, 20 images of 224 px, trunk efficientnet-lite0 (chosen because the shorter side "
+        "is above 64 px; ImageNet weights, frozen); 4 views of each training image: mirrored and "
+        "cropped"
+    )
+    planned = re.match(
+        r"about (\d+) views of images pass through .* once: about .* in all", estimate
+    )
+    passed = re.match(r"\d+ of (\d+) views have passed .*; the other \d+ follow: about", later)
+    assert planned and passed and abs(int(planned[1]) - int(passed[1])) <= 3 * 3  # a burst
+    assert not any("pass through the trunk" in line for line in rest)
+    assert any("trunk efficientnet-lite0 (ImageNet weights, frozen), head" in r for r in rest)

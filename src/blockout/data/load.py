@@ -130,6 +130,8 @@ class Dividing(NamedTuple):
     """Finds alike images, which go to one side."""
     kept: Kept | None = None
     """The division of an earlier run, which images keep."""
+    expect: Callable[[Catalogue, int], object] = lambda catalogue, train: None
+    """Told, before images are compared, of all of them and of about how many will be trained on."""
 
 
 BY_CONTENT = Dividing()
@@ -431,6 +433,7 @@ def _divided(
     if is_drawn(catalogue, config):
         pool = np.flatnonzero(catalogue.parts == TRAIN)
         groups = same_content(catalogue)
+        dividing.expect(catalogue, len(divide(catalogue, config, before=before).train))
         alike = dividing.grouping(pictures.take(pool), catalogue.labels[pool])
         groups[pool] = len(groups) + joined(groups[pool], alike.groups)
         notes.extend(_doubted(catalogue, alike))

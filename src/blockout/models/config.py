@@ -129,6 +129,19 @@ def is_pretrained(trunk: str) -> bool:
     return trunk not in (*OWN_TRUNKS, "auto", "own")
 
 
+def origin_of(trunk: str) -> str:
+    """Where the weights of a trunk come from, in words; nothing of your own.
+
+    >>> origin_of("efficientnet-lite0"), origin_of("google/vit"), origin_of("inception-small")
+    ('ImageNet weights', 'pretrained', 'from nothing')
+    """
+    if trunk == "own":
+        return ""
+    if not is_pretrained(trunk):
+        return "from nothing"
+    return "ImageNet weights" if trunk in EFFICIENTNETS else "pretrained"
+
+
 def is_hub_id(trunk: str) -> bool:
     """Whether a trunk is named as on the Hugging Face hub, and is not a folder of this machine.
 

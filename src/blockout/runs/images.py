@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockout.data import DataConfig, ImageData, load
-from blockout.data.duplicates import FindAlike, copies
 from blockout.data.kept import Kept
-from blockout.data.load import Dividing, Expected, typical_side
+from blockout.data.load import BY_CONTENT, Dividing, Expected, typical_side
 from blockout.data.sources import GENERATED
 from blockout.models import ModelConfig, trunk_preprocessing
 from blockout.models.config import LARGE_TRUNK, SMALL_TRUNK, automatic_trunk, in_paper
@@ -21,11 +20,11 @@ LARGE_SIZE = 224
 """Of the images that inception-bn is made for."""
 
 
-FindAlikeOf = Callable[[ModelConfig, DataConfig], FindAlike | None]
-"""Finds alike images as a model sees them, if it can."""
+DividingOf = Callable[[ModelConfig, DataConfig], Dividing | None]
+"""Divides images by how a model sees them, if it can."""
 
 
-def load_images(config: TrainConfig, alike: FindAlikeOf | None = None) -> ImageData:
+def load_images(config: TrainConfig, alike: DividingOf | None = None) -> ImageData:
     """``config.data`` as its trunk wants it.
 
     ``--trunk auto`` is decided here, by the size of the images. A pretrained trunk decides the
@@ -53,8 +52,8 @@ def load_images(config: TrainConfig, alike: FindAlikeOf | None = None) -> ImageD
             data = replace(data, image_size=LARGE_SIZE)
     if model.freeze_trunk and data.stream is None and not generated:
         data = replace(data, stream=True)
-    grouping = alike(model, data) if alike is not None and model.freeze_trunk else None
-    dividing = Dividing(grouping or copies, _earlier(config))
+    seen = alike(model, data) if alike is not None and model.freeze_trunk else None
+    dividing = (seen or BY_CONTENT)._replace(kept=_earlier(config))
     if expected is None:
         found = load(data, dividing=dividing)
     else:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from blockout.data import ImageData, Split, StreamSplit
+from blockout.data import DataConfig, ImageData, Split, StreamSplit
 from blockout.data.cache import key_of as cache_key
 from blockout.data.cache import locked
 from blockout.data.features import (
@@ -27,7 +27,8 @@ from blockout.data.features import (
     key_of,
     read_views,
 )
-from blockout.models import ImageClassifier
+from blockout.models import ImageClassifier, ModelConfig
+from blockout.models.config import origin_of
 from blockout.models.features import Channels, FeatureExtractor, fast_features, weights_digest
 from blockout.terminal import raw_output
 from blockout.training.progress import duration
@@ -39,6 +40,30 @@ TOLD_EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 
 Say = Callable[[str], object]
+
+
+class Plan(NamedTuple):
+    """What to say before anything passes through the trunk."""
+
+    introduction: str = ""
+    """Which trunk sees what."""
+    views: int = 0
+    """In all passes, if this one is not the only one."""
+
+
+NOTHING_PLANNED = Plan()
+
+
+def introduction(
+    model: ModelConfig, data: DataConfig, classes: int, images: int, why: str = ""
+) -> str:
+    """Which frozen trunk sees which images, in one line; ``why`` it was chosen, if it was."""
+    origin = why + ", ".join(text for text in (origin_of(model.trunk), "frozen") if text)
+    views = "1 view" if data.views == 1 else f"{data.views} views"
+    return (
+        f"{classes} classes, {images} images of {data.image_size} px, trunk {model.trunk} "
+        f"({origin}); {views} of each training image: mirrored and cropped"
+    )
 
 
 class Work(NamedTuple):
@@ -86,6 +111,7 @@ def with_features(
     workers: int,
     say: Say,
     parts: Sequence[str] = ("train", "holdout", "test"),
+    plan: Plan = NOTHING_PLANNED,
 ) -> ImageData:
     """The same data with the trunk's features in place of images; computes what is missing.
 
@@ -97,10 +123,18 @@ def with_features(
         workers: processes that decode images.
         say: tells the user how far it has come.
         parts: the splits to do this for; the others stay images.
+        plan: said first if the trunk has seen none of this before.
     """
     splits = {name: split for name in parts if len(split := getattr(images, name))}
     found = feature_splits(
-        splits, model, images, views={"train": views}, cache=cache, workers=workers, say=say
+        splits,
+        model,
+        images,
+        views={"train": views},
+        cache=cache,
+        workers=workers,
+        say=say,
+        plan=plan,
     )
     return replace(images, **found)
 
@@ -114,6 +148,7 @@ def feature_splits(
     workers: int,
     say: Say,
     views: Mapping[str, int] = MappingProxyType({}),
+    plan: Plan = NOTHING_PLANNED,
 ) -> dict[str, FeatureSplit]:
     """What the trunk says of the images of some splits; ``views`` of each, one by default."""
     about = {
@@ -132,7 +167,7 @@ def feature_splits(
         store = FeatureStore(cache, entry, about)
         if store.damaged:
             say(f"note: {store.damaged} damaged files of features are computed again")
-        _compute(works, store, seen, model.trunk, workers, say)
+        _compute(works, store, seen, model.trunk, workers, say, plan)
     return {name: FeatureSplit(_gathered(work, store), work.split) for name, work in works.items()}
 
 
@@ -154,6 +189,7 @@ def _compute(
     trunk: nn.Module,
     workers: int,
     say: Say,
+    plan: Plan,
 ) -> None:
     wanted = {name: work.missing(store) for name, work in works.items()}
     total, done = sum(map(len, wanted.values())), 0
@@ -162,11 +198,9 @@ def _compute(
     seen = images.image_size, images.mean, images.std
     extract = fast_features(trunk, *seen, way=store.way, images=total)
     store.way = extract.name
-    say(
-        f"{total} views of images pass through the trunk once: about "
-        f"{duration(total / extract.images_per_second)} ({extract.name}, "
-        f"{extract.images_per_second:.0f} images/s)"
-    )
+    every = len({key for work in works.values() for key in work.all_keys()})
+    for line in _announced(total, every, plan, extract):
+        say(line)
     ready: list[tuple[list[Key], Tensor]] = []
     try:
         with Telling(total, say) as telling:
@@ -181,6 +215,24 @@ def _compute(
                         _keep(store, ready)
     finally:
         _keep(store, ready)
+
+
+def _announced(total: int, every: int, plan: Plan, extract: FeatureExtractor) -> list[str]:
+    """What is to come: ``total`` of ``every`` view of this pass, or of all passes as planned."""
+
+    def about(views: int) -> str:
+        return f"about {duration(views / extract.images_per_second)}"
+
+    if total < every:
+        passed = f"{every - total} of {every} views have passed through the trunk"
+        return [f"{passed}; the other {total} follow: {about(total)}"]
+    planned = max(plan.views, total)
+    count, how = (str(total), "") if planned == total else (f"about {planned}", " in all")
+    text = (
+        f"{count} views of images pass through the trunk once: {about(planned)}{how} "
+        f"({extract.name}, {extract.images_per_second:.0f} images/s)"
+    )
+    return [*([plan.introduction] if plan.introduction else []), text]
 
 
 def _keep(store: FeatureStore, ready: list[tuple[list[Key], Tensor]]) -> None:

@@ -1,5 +1,7 @@
 """The images of a run that is about to train, with near-duplicates on one side of each split."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64
@@ -7,9 +9,9 @@ from jaxtyping import Float32, Int64
 from blockout.data import DataConfig, ImageData, StreamSplit
 from blockout.data.duplicates import Alike, FindAlike, as_alike_as_crops, copies, duplicate_groups
 from blockout.data.features import FeatureSplit, digests
-from blockout.data.load import MOST_COMPARED
+from blockout.data.load import MOST_COMPARED, Dividing
 from blockout.data.splits import Pictures
-from blockout.data.tables import Rows
+from blockout.data.tables import Catalogue, Rows
 from blockout.models import (
     Head,
     ImageClassifier,
@@ -19,9 +21,10 @@ from blockout.models import (
     count_features,
     trunk_preprocessing,
 )
+from blockout.models.config import LARGEST_SMALL_IMAGE, PHOTOGRAPH_TRUNK
 from blockout.runs.config import TrainConfig
 from blockout.runs.images import load_images
-from blockout.training.features import Say, with_features
+from blockout.training.features import Plan, Say, introduction, with_features
 
 SAMPLE = 256
 """So many images say how alike two crops of one image are."""
@@ -33,10 +36,31 @@ ROUNDED, LARGEST = 0.02, 0.98
 
 def training_images(config: TrainConfig, say: Say) -> ImageData:
     """The images of a run; where its trunk is frozen, the trunk says which are alike."""
-    return load_images(config, lambda model, data: trunk_grouping(model, data, say))
+    return load_images(config, lambda model, data: trunk_dividing(config, model, data, say))
 
 
-def trunk_grouping(model: ModelConfig, data: DataConfig, say: Say) -> FindAlike | None:
+def trunk_dividing(
+    config: TrainConfig, model: ModelConfig, data: DataConfig, say: Say
+) -> Dividing | None:
+    """``trunk_grouping``, which says first what the trunk is going to see in all; ``model`` and
+    ``data`` are those of ``config`` with the trunk and the size decided."""
+    plan = Plan()
+
+    def expect(catalogue: Catalogue, train: int) -> None:
+        nonlocal plan
+        classes, count, why = len(catalogue.classes), len(catalogue.labels), ""
+        if config.model.trunk == "auto" and model.trunk == PHOTOGRAPH_TRUNK:
+            why = f"chosen because the shorter side is above {LARGEST_SMALL_IMAGE} px; "
+        text = introduction(model, data, classes, count, why)
+        plan = Plan(text, count + (data.views - 1) * train)
+
+    grouping = trunk_grouping(model, data, say, lambda: plan)
+    return None if grouping is None else Dividing(grouping, expect=expect)
+
+
+def trunk_grouping(
+    model: ModelConfig, data: DataConfig, say: Say, plan: Callable[[], Plan] = Plan
+) -> FindAlike | None:
     """Finds near-duplicates by what a pretrained trunk says of them; None where nothing is kept of
     it. Its features stay in the cache, where training finds them.
 
@@ -52,7 +76,7 @@ def trunk_grouping(model: ModelConfig, data: DataConfig, say: Say) -> FindAlike 
         if len(labels) > MOST_COMPARED or not isinstance(pictures, Rows):
             return copies(pictures, labels)
         seen = expected._replace(image_size=size)
-        whole, views = _features(pictures, labels, model, seen, data, say)
+        whole, views = _features(pictures, labels, model, seen, data, say, plan())
         alike = as_alike_as_crops(views[:, 0], views[:, CROP_VIEW])
         threshold = min(round(alike / ROUNDED) * ROUNDED, LARGEST)
         return duplicate_groups(whole, labels, threshold=threshold)
@@ -67,6 +91,7 @@ def _features(
     seen: Preprocessing,
     data: DataConfig,
     say: Say,
+    plan: Plan,
 ) -> tuple[Float32[np.ndarray, "n features"], Float32[np.ndarray, "m views features"]]:
     """Of all pictures as evaluation sees them, and of several views of some."""
     trunk = build_trunk(model, seen.image_size)
@@ -99,6 +124,7 @@ def _features(
         cache=data.cache_folder,
         workers=data.decoders,
         say=say,
+        plan=plan,
     )
     whole, views = found.holdout, found.train
     assert isinstance(whole, FeatureSplit) and isinstance(views, FeatureSplit)

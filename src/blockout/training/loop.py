@@ -17,7 +17,7 @@ from blockout.runs.config import TrainConfig
 from blockout.runs.start import open_folder
 from blockout.training.assembly import make_engine
 from blockout.training.engine import kept_random_state
-from blockout.training.features import with_features
+from blockout.training.features import Plan, introduction, with_features
 from blockout.training.finetuning import begin, first_stages, phases, unfreeze, without_first
 from blockout.training.finish import initial_weights
 from blockout.training.images import training_images
@@ -153,6 +153,8 @@ def _features(
     parts: Sequence[str] = ("train", "holdout", "test"),
 ) -> ImageData:
     """What the frozen trunk says: the first process computes what is missing, then all read it."""
+    count = sum(len(split) for split in (images.train, images.holdout, images.test))
+    seen = config.model, config.data, len(images.classes), count
     compute = partial(
         with_features,
         images,
@@ -161,6 +163,7 @@ def _features(
         cache=config.data.cache_folder,
         workers=config.data.decoders,
         parts=parts,
+        plan=Plan("" if config.finetunes else introduction(*seen)),
     )
     on_first_process(processes, lambda: compute(say=partial(print, flush=True)))
     return compute(say=lambda text: None)

@@ -20,7 +20,7 @@ from blockout.data import ImageData, Split
 from blockout.guidance import GuideWarning
 from blockout.layers import memberships_of
 from blockout.models import ImageClassifier
-from blockout.models.config import is_pretrained
+from blockout.models.config import is_pretrained, origin_of
 from blockout.runs import folder as files
 from blockout.runs import logs
 from blockout.runs.config import TrainConfig
@@ -358,16 +358,17 @@ class Recording:
 def described(config: TrainConfig) -> str:
     """The network and what it sees, in one line."""
     m, d = config.model, config.data
-    start = "frozen" if m.freeze_trunk else "tuned" if is_pretrained(m.trunk) else "from nothing"
+    learns = "frozen" if m.freeze_trunk else "tuned" if is_pretrained(m.trunk) else ""
     layers = "" if m.method == "baseline" else f", {m.nodes} nodes"
     clusters = f" in {m.clusters} clusters" if m.method == "blockout" else ""
     seen = "mirrored and shifted"
     if config.finetunes:
-        start = f"its last {config.optimisation.finetune} stages tuned"
+        learns = f"its last {config.optimisation.finetune} stages tuned"
     if m.freeze_trunk and d.views:
         seen = f"{d.views} views of each, once"
     elif d.stream:
         seen = "mirrored and cropped"
+    start = ", ".join(text for text in (origin_of(m.trunk), learns) if text)
     return (
         f"images of {d.image_size} px ({seen}), trunk {m.trunk} ({start}), head {m.method}"
         f"{layers}{clusters}"
