@@ -139,6 +139,9 @@ def test_splits_that_the_data_brings_are_kept() -> None:
     assert division.train.tolist() == [0, 3, 4, 6, 7]
     assert division.holdout.tolist() == [2] and division.test.tolist() == [1, 5]
     assert any("--holdout has no effect" in note for note in division.notes)
+    unasked = divide(catalogue, DataConfig())
+    assert unasked.holdout.tolist() == [2] and unasked.own_holdout
+    assert not any("--holdout" in note for note in unasked.notes)
 
 
 def test_without_a_holdout_nothing_is_held_out() -> None:

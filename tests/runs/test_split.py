@@ -92,6 +92,15 @@ def test_no_file_but_the_split_names_the_place_of_the_images(trained):
     assert str(trained) not in text
 
 
+def test_a_run_whose_images_were_moved_says_where_they_were(trained, capsys):
+    place = trained / "photos"
+    moved = place.rename(trained / "moved")
+    code = main(["evaluate", str(trained / "run")])
+    moved.rename(place)
+    said = capsys.readouterr().err
+    assert code == 1 and f"its images were in {place}, which is gone; say --data FOLDER" in said
+
+
 def test_a_damaged_split_is_named(trained):
     path = trained / "run" / files.SPLIT
     kept = path.read_text()

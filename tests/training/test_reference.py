@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 
 from blockout.data import MemorySplit
-from blockout.data.division import OWN_HOLDOUT
 from blockout.data.features import FeatureSplit
 from blockout.models import ModelConfig
 from blockout.training import OptimisationConfig, TrainConfig
@@ -65,7 +64,7 @@ def test_a_network_that_has_not_learned_its_training_images_is_told_so():
 
 
 def test_a_small_validation_split_of_the_data_is_not_mended_by_a_flag():
-    images = replace(make_images(), notes=(f"--holdout has no effect: {OWN_HOLDOUT}",))
+    images = replace(make_images(), own_holdout=True)
     assert doubts(images)[0].endswith("partly chance; add images to val/")
 
 

@@ -24,7 +24,6 @@ LARGE_GROUP = 0.25
 trained on: a hold-out of 5 % must not cost a class half of its images."""
 HELD_OUT_FROM = 4
 """Smaller classes need not have an image in the hold-out: they need it more for training."""
-OWN_HOLDOUT = "the data has its own validation split"
 OPEN = -1
 """The part of an image that is still to be drawn."""
 
@@ -37,6 +36,8 @@ class Division:
     holdout: Index
     test: Index
     notes: tuple[str, ...]
+    own_holdout: bool = False
+    """The data has a validation split, which is the hold-out."""
 
 
 def check(catalogue: Catalogue, name: str) -> None:
@@ -89,15 +90,15 @@ def divide(
         parts[drawing.drawn(parts == TRAIN, config.test_share, TEST)] = TEST
         count = int((parts == TEST).sum())
         notes.append(f"no test split: took {count} of {len(parts)} images for testing")
-    if has_holdout and config.holdout:
-        notes.append(f"--holdout has no effect: {OWN_HOLDOUT}")
-    elif config.holdout:
+    if has_holdout and config.holdout not in (0, DataConfig.holdout):
+        notes.append("--holdout has no effect: the data has its own validation split")
+    elif config.holdout and not has_holdout:
         parts[drawing.drawn(parts == TRAIN, config.holdout, HOLDOUT)] = HOLDOUT
     train, holdout, test = (np.flatnonzero(parts == part) for part in (TRAIN, HOLDOUT, TEST))
     if config.per_class is not None:
         train = _at_most(labels, train, config.per_class, chance[TRAIN])
     notes.extend(_unequal(catalogue, train, config.balance))
-    return Division(train, holdout, test, tuple(notes))
+    return Division(train, holdout, test, tuple(notes), bool(has_holdout))
 
 
 def _chances(catalogue: Catalogue, seed: int) -> Float64[np.ndarray, "3 n"]:

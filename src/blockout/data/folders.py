@@ -136,8 +136,8 @@ def list_folder(root: Path) -> ImageFolder:
         _check_listing(listing)
     loose = [i for one in listings.values() for i in one.images if _depth(i) == 0]
     listings = {name: _without_loose(listing) for name, listing in listings.items()}
-    listings, differing = _of_trained_classes(listings, naming)
-    notes = _notes(splits, listings, strangers, naming)
+    listings, differing = _of_trained_classes(root, listings, naming)
+    notes = _notes(root, splits, listings, strangers, naming)
     if empty:
         notes.append(f"ignored, because there are no images in it: {listed(set(empty))}")
     if loose:
@@ -264,8 +264,13 @@ def _check_listing(listing: Listing) -> None:
         )
 
 
+def _within(root: Path, folder: Path) -> str:
+    """What notes call a folder: they are kept and shown, so they say nothing of this machine."""
+    return "the data folder" if folder == root else folder.relative_to(root).as_posix()
+
+
 def _of_trained_classes(
-    listings: dict[str, Listing], naming: Naming
+    root: Path, listings: dict[str, Listing], naming: Naming
 ) -> tuple[dict[str, Listing], list[str]]:
     """Leaves out images of classes that are not trained on, and says how the splits differ."""
     trained = {naming.class_of(i) for i in listings["train"].images if _depth(i) > naming.nested}
@@ -276,11 +281,11 @@ def _of_trained_classes(
         there = {naming.class_of(i) for i in known}
         if unknown := there - trained:
             notes.append(
-                f"{len(known) - len(images)} images in {listing.folder} are left out: their "
-                f"classes have no training images ({listed(unknown)})"
+                f"{len(known) - len(images)} images in {_within(root, listing.folder)} are left "
+                f"out: their classes have no training images ({listed(unknown)})"
             )
         if lacking := trained - there:
-            notes.append(f"{listing.folder} has no image of {listed(lacking)}")
+            notes.append(f"{_within(root, listing.folder)} has no image of {listed(lacking)}")
         if empty := {e for e in listing.empty if e != "."} if name == "train" else set():
             notes.append(f"folders without images are left out: {listed(empty)}")
         if not images:
@@ -298,6 +303,7 @@ def _without_loose(listing: Listing) -> Listing:
 
 
 def _notes(
+    root: Path,
     splits: dict[str, Path],
     listings: dict[str, Listing],
     strangers: list[str],
@@ -314,10 +320,10 @@ def _notes(
         notes.append(f"ignored folders beside {splits['train'].name}/: {listed(set(strangers))}")
     if not naming.nested and any(_depth(image) > 1 for image in listings["train"].images):
         deep = {i.split(os.sep, 1)[0] for i in listings["train"].images if _depth(i) > 1}
+        where, have = _within(root, splits["train"]), "has" if len(deep) == 1 else "have"
         notes.append(
-            f"the folders directly in {splits['train']} are the classes; deeper ones are not: "
-            f"{listed(deep, 3)} {'has' if len(deep) == 1 else 'have'} folders inside. If those are "
-            "classes, move them up"
+            f"the folders directly in {where} are the classes; deeper ones are not: "
+            f"{listed(deep, 3)} {have} folders inside. If those are classes, move them up"
         )
     return notes
 

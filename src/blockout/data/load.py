@@ -72,6 +72,8 @@ class ImageData:
     """Where the images were found: a path, or what else `--data` said."""
     changes: Changes = NO_CHANGES
     """Since the run whose division this is."""
+    own_holdout: bool = False
+    """The hold-out is the validation split of the data, not drawn."""
 
     def fingerprint(self) -> str:
         """Changes when the classes, their order, the images or their splits change."""
@@ -411,7 +413,7 @@ def _without_unreadable(source: Source, table: Table, folder: Path, workers: int
 
 def _unreadable(source: Source, rows: Rows, folder: Path, workers: int) -> dict[int, str]:
     """What is wrong with which images."""
-    entry = f"unreadable-{cache.key_of(source.fingerprint)}"
+    entry = f"damaged-{cache.key_of(source.fingerprint)}"
     errors = cache.remembered(folder, entry, lambda: unreadable(rows, workers))
     return {int(place): error for place, error in errors}
 
@@ -492,6 +494,7 @@ def _assembled(
         class_weights=_weights(known, division.train) if config.balance else None,
         notes=known.notes + division.notes,
         changes=changes,
+        own_holdout=division.own_holdout,
     )
 
 

@@ -77,6 +77,13 @@ def find(data: str, cache: Path, *, fetch: bool = True) -> Source:
     return _hub(data, fetch)
 
 
+def is_gone(place: str, data: str) -> bool:
+    """Whether what `data` meant was a path on this machine, and nothing is there or bears its name
+    now."""
+    local = os.path.isabs(place) and data not in HUB_IDS
+    return local and not any(path.exists() for path in (Path(place), *_candidates(data)))
+
+
 def _candidates(data: str) -> list[Path]:
     """Where the data may be on this machine. A known name never means a folder right here."""
     places = [] if data in HUB_IDS else [Path(data).expanduser()]

@@ -87,7 +87,7 @@ class Rows:
         if held.is_valid:
             return memoryview(held.as_buffer()), self._name(row, path.as_py())
         if path.is_valid:
-            return path.as_py(), repr(path.as_py())
+            return path.as_py(), repr(self.name(place) if self.root else path.as_py())
         raise UnreadableImage(f"cannot read {self._name(row)}: it holds no image")
 
     def images(self, shown: int | None = None) -> Iterator[Image.Image | DataError]:

@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
-from blockout.data import DataConfig, ImageData, load
+from blockout.data import DataConfig, DataError, ImageData, load
 from blockout.data.load import AS_IT_IS, Dividing, Expected
+from blockout.data.sources import is_gone
 from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS
 from blockout.runs import digests, lock
@@ -348,6 +349,8 @@ class Run:
         split = read_split(self.folder)
         was = self.config.data.data if split is None else split.data
         source = self.data or (was if os.path.exists(was) else self.config.data.data)
+        if self.data is None and is_gone(was, source):
+            raise DataError(f"its images were in {was}, which is gone; say --data FOLDER")
         config = replace(self.data_config, data=source)
         about, expected = self.description, AS_IT_IS
         if about is not None:

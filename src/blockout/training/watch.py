@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from blockout.data import ImageData
-from blockout.data.division import OWN_HOLDOUT
 from blockout.runs.documents import BINS
 from blockout.training.evaluation import Evaluation
 
@@ -105,8 +104,7 @@ def doubts(data: ImageData) -> list[str]:
     said = []
     if 0 < len(data.holdout) < FEW_HELD_OUT:
         held = "1 image is" if len(data.holdout) == 1 else f"{len(data.holdout)} images are"
-        own = any(OWN_HOLDOUT in note for note in data.notes)
-        more = "add images to val/" if own else "--holdout 0.2 holds out more"
+        more = "add images to val/" if data.own_holdout else "--holdout 0.2 holds out more"
         said.append(
             f"only {held} held out, so the choice of best.safetensors is partly chance; {more}"
         )
