@@ -53,7 +53,9 @@ def test_added_photographs_change_nothing_for_a_run(trained, capsys, monkeypatch
     assert "note: 15 images are new since the run, and left out (ant/new0.png, ...)" in said
     assert not Run.open(trained / "run").has_changed(Run.open(trained / "run").images())
     assert train(trained, "--run", str(trained / "run")) == 0
-    assert "finished already" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "finished already" in said
+    assert "the folder has 15 new photographs: --restart trains on them too" in said
 
 
 def test_a_new_run_on_more_photographs_takes_no_training_image_for_its_test(trained):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from blockout.runs.documents import EpochEntry, ImageCounts, Scores, WarningEntry
-from blockout.show.verdict import bad_news
+from blockout.show.verdict import bad_news, guessing
 
 from .made import bare_run, result
 
@@ -61,3 +61,8 @@ def test_warnings_come_first_and_notes_on_the_data_last_each_once():
 def test_a_run_that_still_trains_has_its_warnings():
     run = replace(bare_run(finished=False), warnings=(WarningEntry(1, "too slow"),))
     assert bad_news(run) == ["Too slow."]
+
+
+def test_guessing_is_never_worse_than_one_of_all_classes():
+    assert guessing(result(chance=8.3), 4) == 25 and guessing(result(chance=40.0), 4) == 40
+    assert guessing(result(), 4) == 25 and guessing(result(), 0) is None

@@ -58,6 +58,8 @@ def _train(config: "TrainConfig") -> int:
             continue
         if finished:
             print(f"this run is finished already; --restart starts over. It is in {folder}")
+            if note := new_images(images):
+                print(note)
         _summarise(Run.open(folder))
     return 0
 
@@ -77,6 +79,15 @@ def _with_images(config: "TrainConfig") -> tuple["TrainConfig", "ImageData"]:
         require_few_unreadable(config.data)
     config = replace(config, data=replace(config.data, skip_corrupt=True))
     return config, training_images(config, say)
+
+
+def new_images(images: "ImageData") -> str:
+    """Of images that a finished run has not seen, in words."""
+    count = len(images.changes.new)
+    if not count:
+        return ""
+    photographs, them = ("photograph", "it") if count == 1 else ("photographs", "them")
+    return f"the folder has {count} new {photographs}: --restart trains on {them} too"
 
 
 def _is_to_be_drawn(folder: Path) -> bool:
@@ -123,9 +134,9 @@ class Drawing:
 
 def worst_classes(run: "Run", most: int = 3) -> list[str]:
     """The classes it gets wrong most often, with how many test images they have."""
-    from blockout.show.mistakes import WEAK, weakest_classes
+    from blockout.show.mistakes import weakest_classes
 
-    weak = weakest_classes(run, most, WEAK)
+    weak = weakest_classes(run, most)
     return [f"{run.classes[w.number]} {w.accuracy:.0f} % of {w.count}" for w in weak]
 
 
@@ -145,6 +156,7 @@ def images_to_check(run: "Run") -> str:
 def _summarise(run: "Run") -> None:
     """Where everything is, how good it is, and how its groups of classes compare with the truth."""
     from blockout.runs import folder as files
+    from blockout.show.verdict import guessing
 
     result, folder = run.result, run.folder
     assert result is not None
@@ -152,7 +164,8 @@ def _summarise(run: "Run") -> None:
         f"test accuracy {result.test.accuracy:.2f} % (first five: {result.test.top5:.2f} %)"
         f" after {result.steps} steps in {result.seconds / 60:.1f} minutes"
     )
-    beside = [f"always the most frequent class {result.chance:.1f} %"] if result.chance else []
+    chance = guessing(result, len(run.classes))
+    beside = [] if chance is None else [f"guessing {chance:.1f} %"]
     if result.linear is not None:
         features = "the same features" if result.tuning is None else "features before fine-tuning"
         beside.insert(0, f"a linear classifier on {features} {result.linear.accuracy:.2f} %")

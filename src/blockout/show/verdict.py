@@ -102,3 +102,12 @@ def _by_heart(run: Run, result: Result) -> str:
         f"({test:.0f} %): training longer will not help. More photographs that differ as much as "
         "those it will meet (light, background, angle) will"
     )
+
+
+def guessing(result: Result, classes: int) -> float | None:
+    """Per cent that are right without looking: any class, or always the most frequent one.
+
+    The most frequent class of training may be rare in the test; guessing at random is better then.
+    """
+    found = [100 / classes] if classes else []
+    return max([*found, *([] if result.chance is None else [result.chance])], default=None)

@@ -31,13 +31,11 @@ from blockout.models import ImageClassifier, ModelConfig
 from blockout.models.config import origin_of
 from blockout.models.features import Channels, FeatureExtractor, fast_features, weights_digest
 from blockout.terminal import raw_output
-from blockout.training.progress import duration
+from blockout.training.progress import TOLD_EVERY, duration
 
 BATCH = 32
 KEPT_VIEWS = 1024
 """So many views are computed before they are written: what a sudden end can lose."""
-TOLD_EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
 
 Say = Callable[[str], object]
 

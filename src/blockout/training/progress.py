@@ -1,4 +1,4 @@
-"""Progress for people: a live line in a terminal, one line per epoch elsewhere."""
+"""Progress for people: a live line in a terminal, a line per epoch and now and then elsewhere."""
 
 import sys
 import time
@@ -7,6 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from blockout.terminal import printable_lines, raw_output
+
+TOLD_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 def duration(seconds: float) -> str:
@@ -34,7 +37,7 @@ class Narrator:
     def __init__(self, total: int, done: int, batch_size: int, silent: bool) -> None:
         self.console = Terminal(file=raw_output(), quiet=silent, soft_wrap=True, highlight=False)
         self.live = self.console.is_terminal and not silent
-        self.batch_size = batch_size
+        self.batch_size, self.total = batch_size, total
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
@@ -48,9 +51,12 @@ class Narrator:
         self.task = self.bar.add_task("", total=total, completed=done, epoch=1, text="")
         self._mark = (time.perf_counter(), done)
         self.speed = 0.0
+        self._told = time.perf_counter()
+        self._first: tuple[float, int] | None = None
 
     def say(self, text: str) -> None:
         """Prints a line. A terminal that has been closed does not end a training run."""
+        self._told = time.perf_counter()
         try:
             self.console.print(printable_lines(text), markup=False)
             sys.stdout.flush()
@@ -58,6 +64,16 @@ class Narrator:
             raise
         except OSError:
             self.console.quiet = True
+
+    def passed(self, step: int) -> None:
+        """Called after each step: a line now and then where no bar shows how far it has come."""
+        now = time.perf_counter()
+        if self._first is None:  # the first step is slow: the pace is that of the others
+            self._first = (now, step)
+        began, first = self._first
+        if not self.live and now - self._told >= TOLD_EVERY and first < step < self.total:
+            left = (now - began) / (step - first) * (self.total - step)
+            self.say(f"step {step} of {self.total}, {duration(left)} left")
 
     def measure_speed(self, step: int) -> float:
         """Images per second since the last call."""

@@ -115,6 +115,7 @@ class Recording:
             step = self.step(x, y)
             if engine.done % self.log_every == 0:
                 self.log(step.rate)
+            self.narrator.passed(engine.done)
             if engine.done % self.epoch_steps == 0 or engine.done == self.steps:
                 break  # what is due now comes with the end of the epoch
             if self.save_is_due or self.stop:

@@ -15,7 +15,7 @@ from blockout.show.mistakes import WEAK, weakest_classes
 from blockout.show.page.drawing import layer_called
 from blockout.show.page.repeating import command, made_with
 from blockout.show.page.section import Section, bdi, html, part
-from blockout.show.verdict import bad_news, margin
+from blockout.show.verdict import bad_news, guessing, margin
 from blockout.structure import Structure
 from blockout.training.compaction import USUAL
 from blockout.training.whole import gain
@@ -220,8 +220,8 @@ def _beside(result: Result, classes: int) -> str:
         told.append(
             f"A linear classifier on {features} gets {result.linear.accuracy:.2f} % ({than})"
         )
-    if classes:
-        told.append(f"{'guessing' if told else 'Guessing'} gets {100 / classes:.2g} %")
+    if (chance := guessing(result, classes)) is not None:
+        told.append(f"{'guessing' if told else 'Guessing'} gets {chance:.1f} %")
     return " ".join([*([f"{', '.join(told)}."] if told else []), *_tuned(result)])
 
 
