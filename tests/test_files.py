@@ -83,3 +83,11 @@ def test_a_file_that_would_fill_the_memory_is_not_read(tmp_path):
 def test_a_path_without_a_name_is_a_folder():
     with pytest.raises(OSError, match=r"cannot write \.: it is a folder; choose another file"):
         write_text(Path(), "text")
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
+    """Somebody with the rights for it would have lost /dev/full."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is not a regular file"):
+        write_text(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1

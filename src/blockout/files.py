@@ -40,10 +40,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Calls ``write`` on a temporary file beside ``path`` and moves the result into place.
 
     If anything fails, ``path`` stays as it was and the error is raised. What killed processes have
-    left of earlier attempts is deleted.
+    left of earlier attempts is deleted. A device or a pipe is refused: it would be replaced.
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if path.exists() and not path.is_dir():
+        require_regular(path)
     remove_litter(path.parent, [path.name])
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
