@@ -53,14 +53,14 @@ def chosen_codes(
     order = served.flatten().argsort(descending=True, stable=True).tolist()
     pairs = [divmod(place, clusters) for place in order]
     chosen, homes = torch.zeros(nodes, clusters), set()
-    room = _room(sizes, round(min(budget, 1) * nodes), nodes)
+    whole = _room(sizes, round(min(budget, clusters) * nodes), [nodes] * clusters)
+    room = _room(sizes, round(min(budget, 1) * nodes), whole)
     for node, cluster in pairs:
         if node not in homes and room[cluster] > 0:
             homes.add(node)
             chosen[node, cluster] = 1
             room[cluster] -= 1
-    total = round(min(budget, clusters) * nodes)
-    room = (torch.tensor(_room(sizes, total, nodes)) - chosen.sum(0)).tolist()
+    room = (torch.tensor(whole) - chosen.sum(0)).tolist()
     for node, cluster in pairs:
         if budget > 1 and room[cluster] > 0 and chosen[node, cluster] == 0:
             chosen[node, cluster] = 1
@@ -68,14 +68,15 @@ def chosen_codes(
     return chosen.to(served)
 
 
-def _room(sizes: Float[Tensor, " clusters"], total: int, nodes: int) -> list[int]:
-    """Whole numbers of nodes per cluster that add up to ``total``; no cluster has more than all."""
+def _room(sizes: Float[Tensor, " clusters"], total: int, most: list[int]) -> list[int]:
+    """Whole numbers of nodes per cluster that add up to ``total``; no cluster has more than its
+    ``most``: a smaller total may give it more by rounding."""
     exact = [float(size) * total for size in sizes]
-    room = [min(int(size), nodes) for size in exact]
+    room = [min(int(size), limit) for size, limit in zip(exact, most, strict=True)]
     open_ = [c for c, size in enumerate(exact) if size > 0]
-    while sum(room) < min(total, nodes * len(open_)):
-        most = max((c for c in open_ if room[c] < nodes), key=lambda c: exact[c] - room[c])
-        room[most] += 1
+    while sum(room) < min(total, sum(most[c] for c in open_)):
+        wanting = max((c for c in open_ if room[c] < most[c]), key=lambda c: exact[c] - room[c])
+        room[wanting] += 1
     return room
 
 
