@@ -82,7 +82,8 @@ def last_stages(trunk: Trunk, count: int, shape: tuple[int, ...]) -> nn.Sequenti
     >>> from blockout.models import EfficientNetLite
     >>> trunk, x = EfficientNetLite("efficientnet-lite0").eval(), torch.rand(1, 3, 64, 64)
     >>> first = FirstStages(trunk, 2, image_size=64)
-    >>> torch.equal(last_stages(trunk, 2, first.shape)(first(x)), trunk(x))
+    >>> found, expected = last_stages(trunk, 2, first.shape)(first(x)), trunk(x)
+    >>> bool((found - expected).abs().max() < 1e-4 * expected.abs().max())
     True
     """
     assert trunk.is_chain

@@ -105,7 +105,7 @@ def unfreeze(model: ImageClassifier, count: int) -> None:
     >>> model = ImageClassifier(trunk, Head(1280, 10, method="baseline"), freeze_trunk=True)
     >>> unfreeze(model, 1)
     >>> [name for name, weight in model.named_parameters() if weight.requires_grad]
-    ['trunk.head.conv.weight', 'head.fc3.weight', 'head.fc3.bias']
+    ['trunk.head.conv.weight', 'head.classifier.weight', 'head.classifier.bias']
     """
     for part in list(stages(model.trunk).values())[-count:]:
         part.requires_grad_(True)
