@@ -248,7 +248,7 @@ FAULTS = [
     Fault("compaction keeps unread nodes", "compact/survivors", "self._drop(joint, torch.stack(unread).all(0))", "pass"),
     Fault("a node one reader needs is dropped", "compact/survivors", "torch.stack(unread).all(0)", "torch.stack(unread).any(0)"),
     Fault("a dead node's weights stay", "compact/survivors", "self.layers[reader.layer].codes_in[dying] = False", "pass"),
-    Fault("all dead nodes go, also the last", "compact/survivors", "return living if len(living) else torch.zeros(1, dtype=torch.long)", "return living"),
+    Fault("all dead nodes go, also the last", "compact/survivors", "max(int(self.alive[name].sum()), 2)", "int(self.alive[name].sum())"),
     Fault("plain neighbours count in full", "compact/network", "pairs = len(survivors.outputs(name)) * len(survivors.inputs(name))", "pairs = len(layers[name].codes_out) * len(layers[name].codes_in)"),
     Fault("what is left counts dead nodes", "structure/structure", "codes = self._living\n", "codes = {name: nodes.assignments for name, nodes in self.sets.items()}\n"),
     Fault("the total is the last layer's", "structure/nodes", "sum(getattr(cost, name) for cost in costs)", "getattr(costs[-1], name)"),

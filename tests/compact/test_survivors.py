@@ -44,12 +44,12 @@ def test_dead_nodes_go_from_the_plain_producer_and_its_normalisation_too():
 
 def test_a_constant_moves_through_normalisation_and_activation_into_a_new_bias():
     codes = torch.eye(2).repeat(2, 1)
-    first = layer_of(codes, torch.tensor([[1.0, 0], [0, 0]]), bias=False)
-    second = layer_of(torch.ones(2, 2), torch.ones(3, 2), bias=False)
-    model = stirred(nn.Sequential(first, nn.BatchNorm1d(2), nn.Sigmoid(), second))
-    constant = torch.sigmoid(model[1](torch.zeros(1, 2)))[0, 1]
+    first = layer_of(codes, torch.tensor([[1.0, 0], [0, 0], [1, 0]]), bias=False)
+    second = layer_of(torch.ones(3, 2), torch.ones(3, 2), bias=False)
+    model = stirred(nn.Sequential(first, nn.BatchNorm1d(3), nn.Sigmoid(), second))
+    constant = torch.sigmoid(model[1](torch.zeros(1, 3)))[0, 1]
     small = to_branches(model)
-    assert small[0].out_features == small[3].in_features == 1
+    assert small[0].out_features == small[3].in_features == 2
     expected = second.expected_weight()[:, 1] * constant
     torch.testing.assert_close(small[3].bias, expected)
 
@@ -124,12 +124,12 @@ def test_what_is_left_is_what_the_structure_says_and_what_the_compact_network_ho
     assert left == connected_weights(model, threshold) == weights_held(small)
 
 
-def test_a_layer_of_which_all_inputs_are_dead_keeps_one():
+def test_a_layer_of_which_all_inputs_are_dead_keeps_two():
     model = nn.Sequential(
         nn.Linear(3, 4), nn.Sigmoid(), layer_of(torch.zeros(4, 2), torch.ones(2, 2))
     )
     small = to_branches(model.double())
-    assert small[0].out_features == 1
+    assert small[0].out_features == 2
     assert_same(small, model, 0.5, torch.randn(3, 3).double())
 
 

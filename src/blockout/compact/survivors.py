@@ -122,11 +122,12 @@ class Survivors:
         return torch.arange(len(self.layers[name].codes_in))
 
     def outputs(self, name: str) -> Int[Tensor, " nodes"]:
-        """The output nodes that a layer keeps: at least one, or its readers would have no input."""
+        """The output nodes that a layer keeps: at least two, or all, so that its readers have an
+        input, and the axis of nodes is not squeezed away as one of length one."""
         if name not in self.alive:
             return torch.arange(len(self.layers[name].codes_out))
-        living = self.alive[name].nonzero().flatten()
-        return living if len(living) else torch.zeros(1, dtype=torch.long)
+        living_first = self.alive[name].int().argsort(descending=True, stable=True)
+        return living_first[: max(int(self.alive[name].sum()), 2)].sort().values
 
     def _drop_constant(self, joint: Joint) -> None:
         producer = self.layers[joint.producer]
