@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockout.data import DataConfig, ImageData, load
-from blockout.data.load import Dividing
+from blockout.data.sides import Dividing
 
 Folder = Callable[..., Path]
 

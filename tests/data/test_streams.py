@@ -9,8 +9,9 @@ import torch
 from blockout.data import DataError
 from blockout.data.folders import list_folder
 from blockout.data.images import centre_square, normalise
-from blockout.data.streams import StreamSplit, unreadable
+from blockout.data.streams import StreamSplit
 from blockout.data.tables import Rows
+from blockout.data.unreadable import unreadable
 
 MEAN, STD = (0.2, 0.5, 0.7), (0.1, 0.3, 0.25)
 

@@ -50,8 +50,10 @@ def run(arguments: list[str]) -> int:
     else:
         print(_in_words(done))
         before, after = done.multiply_adds
-        how = "--compact --format onnx" if after < before else "--format onnx: nothing was left out"
-        print(f"written to {values.folder}; next: blockout export {values.folder} {how}")
+        smaller = after < before
+        flags = "--compact --format onnx" if smaller else "--format onnx"
+        why = "" if smaller else "nothing was left out, so export without --compact; "
+        print(f"written to {values.folder}; {why}next: blockout export {values.folder} {flags}")
     return 0
 
 

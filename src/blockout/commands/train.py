@@ -67,7 +67,7 @@ def _train(config: "TrainConfig") -> int:
 def _with_images(config: "TrainConfig") -> tuple["TrainConfig", "ImageData"]:
     """The images, without unreadable ones if these are few, and the config that says so."""
     from blockout.data.config import UnreadableImage
-    from blockout.data.load import require_few_unreadable
+    from blockout.data.unreadable import require_few_unreadable
     from blockout.training import training_images
 
     say = partial(print, flush=True)
@@ -206,5 +206,5 @@ def _summarise(run: "Run") -> None:
     if run.config.model.freeze_trunk and result.tuning is None:
         print(
             "the same command with --finetune also trains the end of the trunk, which takes longer "
-            "and may do better; what is held out decides"
+            "and may do better; the hold-out decides"
         )

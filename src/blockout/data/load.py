@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +15,23 @@ from torch import Tensor
 from blockout.data import cache, shapes
 from blockout.data.cache import Decoded
 from blockout.data.config import DataConfig, DataError, UnreadableImage
-from blockout.data.division import Division, Index, check, divide, is_drawn, same_content
-from blockout.data.duplicates import Alike, FindAlike, copies, joined
-from blockout.data.folders import listed
+from blockout.data.division import Division, Index, check
 from blockout.data.images import Channels, centre_square
 from blockout.data.kept import Changes, Kept, KnownImage
+from blockout.data.sides import (
+    BY_CONTENT,
+    MOST_COMPARED,
+    NO_CHANGES,
+    Dividing,
+    each_alone,
+    remembered_groups,
+    sides_of,
+)
 from blockout.data.sources import GENERATED, Source, find
-from blockout.data.splits import MemorySplit, Pictures, Split, Squares, content_digest
-from blockout.data.streams import StreamSplit, unreadable
-from blockout.data.tables import HOLDOUT, TEST, TRAIN, Catalogue, Rows, Table
+from blockout.data.splits import MemorySplit, Split, Squares, content_digest
+from blockout.data.streams import StreamSplit
+from blockout.data.tables import TEST, TRAIN, Catalogue, Rows, Table
+from blockout.data.unreadable import errors_of, without, without_unreadable
 
 MEMORY_LIMIT = 1 << 30
 """Most bytes of decoded images to keep in memory (1 GiB; CIFAR takes 0.17)."""
@@ -32,17 +39,9 @@ MEMORY_LIMIT = 1 << 30
 SMALL = (28, 64)
 """Small images keep their own size between these two."""
 
-MOST_COMPARED = 50_000
-"""Images that are compared with each other before they are divided."""
-
-FEW = 0.05
-"""Up to this share of the images, and always one, may be unreadable and left out unasked."""
 
 SAMPLE = 1024
 """How many training images give a streamed set its mean and standard deviation."""
-
-
-NO_CHANGES = Changes()
 
 
 @dataclass(frozen=True)
@@ -125,20 +124,6 @@ class Expected(NamedTuple):
 AS_IT_IS = Expected()
 
 
-class Dividing(NamedTuple):
-    """How images are divided where the data leaves it open."""
-
-    grouping: FindAlike = copies
-    """Finds alike images, which go to one side."""
-    kept: Kept | None = None
-    """The division of an earlier run, which images keep."""
-    expect: Callable[[Catalogue, int], object] = lambda catalogue, train: None
-    """Told, before images are compared, of all of them and of about how many will be trained on."""
-
-
-BY_CONTENT = Dividing()
-
-
 def load(
     config: DataConfig,
     expected: Expected = AS_IT_IS,
@@ -159,7 +144,7 @@ def load(
     """
     if config.data == GENERATED:
         expected, generated = expected._replace(crop=1.0), _generated(config)
-        independent = dividing._replace(grouping=_each_alone)
+        independent = dividing._replace(grouping=each_alone)
         return _in_memory(_Named(GENERATED, GENERATED), generated, config, expected, independent)
     source = find(config.data, config.cache_folder, fetch=fetch)
     cropped = () if expected.crop == 1 else (expected.crop,)
@@ -171,32 +156,9 @@ def load(
             opened = _open(source, entry, config, expected.crop)
     if isinstance(opened, Decoded):
         named = _Named(source.name, source.place)
-        return _in_memory(named, opened, config, expected, _remembered(dividing, source, config))
+        dividing = remembered_groups(dividing, source, config)
+        return _in_memory(named, opened, config, expected, dividing)
     return _streamed(source, opened, config, expected, dividing)
-
-
-def _each_alone(_pictures: Pictures, labels: Index) -> Alike:
-    return Alike(np.arange(len(labels)))
-
-
-def _remembered(dividing: Dividing, source: Source, config: DataConfig) -> Dividing:
-    """With the groups that were found the last time. In large sets only equal files are found:
-    photographs that are much alike weigh little there, and decoding all takes long."""
-    if dividing.grouping is not copies:
-        return dividing
-
-    def grouping(pictures: Pictures, labels: Index) -> Alike:
-        if len(labels) > MOST_COMPARED:
-            return _each_alone(pictures, labels)
-        key = cache.key_of(source.fingerprint, config.skip_corrupt, len(labels))
-        groups, uniform = cache.remembered(
-            config.cache_folder,
-            f"alike-{key}",
-            lambda: [part.tolist() for part in map(np.asarray, copies(pictures, labels))],
-        )
-        return Alike(np.array(groups, np.int64), tuple(uniform))
-
-    return dividing._replace(grouping=grouping)
 
 
 def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...], Split]:
@@ -205,7 +167,7 @@ def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...],
     source = find(config.data, config.cache_folder)
     table = source.open()
     if config.skip_corrupt:
-        table = _without_unreadable(source, table, config.cache_folder, config.decoders)
+        table = without_unreadable(source, table, config.cache_folder, config.decoders)
     assert config.image_size is not None and expected.normalisation is not None
     labels = torch.from_numpy(table.catalogue.labels)
     return table.catalogue.classes, StreamSplit(
@@ -216,21 +178,6 @@ def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...],
         config.decoders,
         expected.crop,
     )
-
-
-def require_few_unreadable(config: DataConfig) -> None:
-    """Reads every image once, which is remembered.
-
-    Raises:
-        UnreadableImage: more of them are unreadable than may be left out unasked.
-    """
-    source = find(config.data, config.cache_folder)
-    rows = source.open().rows
-    errors = _unreadable(source, rows, config.cache_folder, config.decoders)
-    if len(errors) > max(1, FEW * len(rows)):
-        raise UnreadableImage(
-            f"{len(errors)} of {len(rows)} images are unreadable: {_shown(errors)}"
-        )
 
 
 def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decoded | Table:
@@ -289,7 +236,7 @@ def _decode(table: Table, size: int, crop: float, skip_corrupt: bool) -> Decoded
         else:
             raise image
     if errors:
-        table = _without(table, errors)
+        table = without(table, errors)
         images = np.delete(images, list(errors), axis=0)
     names = tuple(table.rows.name(place) for place in range(len(table.rows)))
     catalogue = replace(table.catalogue, contents=_as_rows(_contents(table.rows)))
@@ -303,19 +250,6 @@ def _contents(rows: Rows) -> list[str]:
 
 def _as_rows(contents: list[str]) -> UInt8[np.ndarray, "n 16"]:
     return np.frombuffer(bytes.fromhex("".join(contents)), np.uint8).reshape(len(contents), -1)
-
-
-def _without(table: Table, errors: dict[int, str]) -> Table:
-    """The table without its unreadable images (place: what is wrong), and a note about them."""
-    kept = np.setdiff1d(np.arange(len(table.rows)), list(errors))
-    images = "1 unreadable image" if len(errors) == 1 else f"{len(errors)} unreadable images"
-    note = f"skipped {images}: {_shown(errors)}"
-    return Table(table.catalogue.at(kept, note), table.rows.take(kept))
-
-
-def _shown(errors: dict[int, str], most: int = 5) -> str:
-    more = f"; and {len(errors) - most} more" if len(errors) > most else ""
-    return "; ".join(list(errors.values())[:most]) + more
 
 
 def _generated(config: DataConfig) -> Decoded:
@@ -356,7 +290,7 @@ def _in_memory(
         return MemorySplit(images, rows, classes, mean, std, decoded.names)
 
     pictures = Squares(images, torch.arange(len(images)), decoded.names)
-    divided = _divided(decoded.catalogue, config, dividing, pictures)
+    divided = sides_of(decoded.catalogue, config, dividing, pictures)
     return _assembled(named, divided, config, (size, expected), statistics, split)
 
 
@@ -372,9 +306,9 @@ def _streamed(
     workers, folder = config.decoders, config.cache_folder
     divided_before = dividing.kept is not None and dividing.kept.only
     if config.skip_corrupt:
-        table = _without_unreadable(source, table, folder, workers)
+        table = without_unreadable(source, table, folder, workers)
     elif len(table.rows) <= MOST_COMPARED and not divided_before:
-        for error in _unreadable(source, table.rows, folder, workers).values():
+        for error in errors_of(source, table.rows, folder, workers).values():
             raise UnreadableImage(error)
     rows, size = table.rows, config.image_size or _natural_size(table.rows)
     contents = cache.remembered(
@@ -383,8 +317,8 @@ def _streamed(
         lambda: _contents(rows),
     )
     catalogue = replace(table.catalogue, contents=_as_rows(contents))
-    dividing = _remembered(dividing, source, config)
-    divided = _divided(catalogue, config, dividing, rows)
+    dividing = remembered_groups(dividing, source, config)
+    divided = sides_of(catalogue, config, dividing, rows)
 
     def statistics(train: Index) -> tuple[Channels, Channels]:
         chosen = np.random.default_rng(config.data_seed).permutation(train)[:SAMPLE]
@@ -402,63 +336,6 @@ def _streamed(
 
     named = _Named(source.name, source.place)
     return _assembled(named, divided, config, (size, expected), statistics, split)
-
-
-def _without_unreadable(source: Source, table: Table, folder: Path, workers: int) -> Table:
-    errors = _unreadable(source, table.rows, folder, workers)
-    table = _without(table, errors) if errors else table
-    check(table.catalogue, source.name)
-    return table
-
-
-def _unreadable(source: Source, rows: Rows, folder: Path, workers: int) -> dict[int, str]:
-    """What is wrong with which images."""
-    entry = f"damaged-{cache.key_of(source.fingerprint)}"
-    errors = cache.remembered(folder, entry, lambda: unreadable(rows, workers))
-    return {int(place): error for place, error in errors}
-
-
-def _divided(
-    catalogue: Catalogue, config: DataConfig, dividing: Dividing, pictures: Pictures
-) -> tuple[Catalogue, Division, Changes]:
-    """The images as an earlier run divided them, or drawn with alike images on one side."""
-    kept, before = dividing.kept, None
-    if kept is not None and kept.only:
-        known, changes = kept.applied(catalogue, pictures.name)
-        train, holdout, test = (
-            np.flatnonzero(known.parts == part) for part in (TRAIN, HOLDOUT, TEST)
-        )
-        return known, Division(train, holdout, test, tuple(changes.words())), changes
-    if kept is not None:
-        before = kept.parts(catalogue, pictures.name)
-    notes, groups = _leaked(catalogue, before), None
-    if is_drawn(catalogue, config):
-        pool = np.flatnonzero(catalogue.parts == TRAIN)
-        groups = same_content(catalogue)
-        dividing.expect(catalogue, len(divide(catalogue, config, before=before).train))
-        alike = dividing.grouping(pictures.take(pool), catalogue.labels[pool])
-        groups[pool] = len(groups) + joined(groups[pool], alike.groups)
-        notes.extend(_doubted(catalogue, alike))
-    division = divide(catalogue, config, groups, before)
-    return catalogue, replace(division, notes=(*notes, *division.notes)), NO_CHANGES
-
-
-def _doubted(catalogue: Catalogue, alike: Alike) -> list[str]:
-    if not alike.uniform:
-        return []
-    names = listed({catalogue.classes[label] for label in alike.uniform}, most=3)
-    return [
-        f"in {len(alike.uniform)} of {len(catalogue.classes)} classes more than half of the "
-        f"training images are nearly the same ({names}), so what is drawn from them for the "
-        "hold-out or the test is easier than new photographs"
-    ]
-
-
-def _leaked(catalogue: Catalogue, before: Index | None) -> list[str]:
-    """Says how many of the images that the data has for the test an earlier run has trained on."""
-    if before is None or not (count := int(((before == TRAIN) & (catalogue.parts == TEST)).sum())):
-        return []
-    return [f"{count} test images were training images of the run that this one starts from"]
 
 
 def _assembled(

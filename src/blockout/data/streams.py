@@ -123,22 +123,3 @@ class _Crops(Dataset):
             return centre_square(self.rows.image(index, self.size), self.size, self.crop)
         image = self.rows.image(index)
         return random_crop(image, self.size, np.random.default_rng(seed))
-
-
-def unreadable(rows: Rows, workers: int, chunk: int = 256) -> list[tuple[int, str]]:
-    """The places of damaged images and what is wrong with them; decodes every image once."""
-    chunks = [range(first, min(first + chunk, len(rows))) for first in range(0, len(rows), chunk)]
-    return [found for errors in in_workers(_Errors(rows), chunks, workers) for found in errors]
-
-
-class _Errors(Dataset):
-    """Indexed by a range of places."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-
-    def __getitem__(self, places: range) -> list[tuple[int, str]]:
-        images = self.rows.take(np.array(places)).images(1)  # all of the file, few of its pixels
-        return [
-            (p, str(i)) for p, i in zip(places, images, strict=True) if isinstance(i, DataError)
-        ]

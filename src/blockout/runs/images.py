@@ -6,7 +6,8 @@ from pathlib import Path
 
 from blockout.data import DataConfig, ImageData, load
 from blockout.data.kept import Kept
-from blockout.data.load import BY_CONTENT, Dividing, Expected, typical_side
+from blockout.data.load import Expected, typical_side
+from blockout.data.sides import BY_CONTENT, Dividing
 from blockout.data.sources import GENERATED
 from blockout.models import ModelConfig, trunk_preprocessing
 from blockout.models.config import LARGE_TRUNK, SMALL_TRUNK, automatic_trunk, in_paper

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int64, UInt8
 from torch import nn
 
 from blockout.data import DataConfig, DataError, ImageData, load
-from blockout.data.load import AS_IT_IS, Dividing, Expected
+from blockout.data.load import AS_IT_IS, Expected
+from blockout.data.sides import Dividing
 from blockout.data.sources import is_gone
 from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS

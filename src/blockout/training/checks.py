@@ -19,7 +19,7 @@ from blockout.data.duplicates import (
 )
 from blockout.data.features import FeatureSplit
 from blockout.data.labels import Doubts, LabelJudge
-from blockout.data.load import MOST_COMPARED
+from blockout.data.sides import MOST_COMPARED
 from blockout.runs import folder as files
 from blockout.runs.documents import Checks, CopiedImage, DoubtedLabel, as_json
 from blockout.training.evaluation import Evaluation

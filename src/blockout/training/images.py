@@ -9,7 +9,7 @@ from jaxtyping import Float32, Int64
 from blockout.data import DataConfig, ImageData, StreamSplit
 from blockout.data.duplicates import Alike, FindAlike, as_alike_as_crops, copies, duplicate_groups
 from blockout.data.features import FeatureSplit, digests
-from blockout.data.load import MOST_COMPARED, Dividing
+from blockout.data.sides import MOST_COMPARED, Dividing
 from blockout.data.splits import Pictures
 from blockout.data.tables import Catalogue, Rows
 from blockout.models import (
