@@ -1,5 +1,7 @@
 """Two real processes (gloo) with shared draws or draws of their own."""
 
+import os
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -33,6 +35,8 @@ def _batch() -> torch.Tensor:
 
 
 def _work(rank: int, folder: str, shared: bool) -> None:
+    """Leaves without finalizing: a thread of gloo that frees the last exchange's tensors needs the
+    interpreter's lock, and aborts the process if the interpreter is already ending."""
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
@@ -42,7 +46,8 @@ def _work(rank: int, folder: str, shared: bool) -> None:
     gradients = _gradients(DistributedDataParallel(net), _batch()[rank * 5 : rank * 5 + 5])
     drawn = [net[0].inputs.drawn, net[0].outputs.drawn, net[2].outputs.drawn]
     torch.save({"gradients": gradients, "drawn": drawn}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()  # neither leaves while the other still needs it
+    os._exit(0)
 
 
 def _two_processes(folder, shared: bool) -> list[dict]:
