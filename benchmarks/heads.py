@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from photographs import summary
+from scipy import stats
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -231,6 +231,23 @@ def tuned(record: Record, name: str, run: Callable[[str, int], Row]) -> str:
         for rate in RATES
     }
     return f"dropout {max(best, key=lambda rate: best[rate])}"
+
+
+def summary(accuracy: np.ndarray, baseline: np.ndarray) -> dict[str, Any]:
+    """Mean and spread over the seeds, and the paired difference to the baseline."""
+    difference = accuracy - baseline
+    row: dict[str, Any] = {
+        "test": accuracy.round(2).tolist(),
+        "mean": round(float(accuracy.mean()), 2),
+        "std": round(float(accuracy.std(ddof=1)), 2) if len(accuracy) > 1 else None,
+        "difference": round(float(difference.mean()), 2),
+    }
+    if len(difference) > 1 and difference.std() > 0:
+        low, high = stats.t.interval(
+            0.95, len(difference) - 1, difference.mean(), stats.sem(difference)
+        )
+        row["interval"] = [round(float(low), 2), round(float(high), 2)]
+    return row
 
 
 def table(record: Record, name: str, methods: list[str]) -> Iterator[str]:

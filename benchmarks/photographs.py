@@ -1,88 +1,69 @@
-"""Heads on the features of a pretrained trunk, on a folder of photographs, paired by seed.
+"""A folder of photographs with the defaults, as a user runs the commands: seconds and accuracy.
 
-    python benchmarks/photographs.py grocery --seeds 5 --out results/grocery.json
+    python benchmarks/photographs.py grocery --seeds 3 --out results/photographs.json
 
-Every run is what `blockout train --data FOLDER --method METHOD --seed SEED` does with its defaults;
-finished runs are not trained again. The differences are to the baseline, a linear classifier on
-the same features, with the 95 % interval of a t distribution. A run takes about ten seconds once
-features are cached.
+For each seed `blockout train --data FOLDER`, then the same command with `--finetune`. The first one
+begins with an empty cache, the others find the features there. Seconds are those of the whole
+command: Python's start, the pass through the trunk, training, the test, the report page. Run it on
+an otherwise idle machine. `benchmarks/heads.py` compares heads.
 """
 
 import argparse
-import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from blockout.data import DataConfig
-from blockout.models.config import Method, ModelConfig
-from blockout.runs import Run, TrainConfig
-from blockout.runs.config import OptimisationConfig, RunConfig, name_of
+from blockout.runs import Run
+from blockout.runs.config import name_of
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
 from blockout.runs.folder import write_json
-from blockout.training import train
-
-METHODS: tuple[Method, ...] = ("baseline", "fc", "dropout", "blockout")
 
 
-def trained(data: str, method: Method, seed: int, runs: Path) -> Run:
-    """The finished run of one method and seed."""
-    folder = runs / f"{name_of(data)}-{method}-{seed}"
-    config = TrainConfig(
-        data=DataConfig(data),
-        model=ModelConfig(method=method),
-        optimisation=OptimisationConfig(seed=seed),
-        run=RunConfig(run=folder, tensorboard=False),
-    )
-    return Run.open(train(config))
-
-
-def summary(accuracy: np.ndarray, baseline: np.ndarray) -> dict[str, Any]:
-    """Mean and spread over the seeds, and the paired difference to the baseline."""
-    difference = accuracy - baseline
-    row: dict[str, Any] = {
-        "test": accuracy.round(2).tolist(),
-        "mean": round(float(accuracy.mean()), 2),
-        "std": round(float(accuracy.std(ddof=1)), 2) if len(accuracy) > 1 else None,
-        "difference": round(float(difference.mean()), 2),
-    }
-    if len(difference) > 1 and difference.std() > 0:
-        low, high = stats.t.interval(
-            0.95, len(difference) - 1, difference.mean(), stats.sem(difference)
-        )
-        row["interval"] = [round(float(low), 2), round(float(high), 2)]
-    return row
-
-
-def _seconds(run: Run) -> float:
-    return 0.0 if run.result is None else run.result.seconds
+def command(data: str, seed: int, folder: Path, *more: str) -> dict[str, Any]:
+    """Runs one command to its end; returns its seconds and the accuracies of what it left."""
+    run = folder / f"seed-{seed}"
+    words = ["train", "--data", data, "--seed", str(seed), "--run", str(run), *more]
+    surroundings = os.environ | {"BLOCKOUT_CACHE_DIR": str(folder / "cache")}
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "blockout", *words],
+        check=True, env=surroundings, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    seconds = round(time.monotonic() - began, 1)
+    result = Run.open(run.with_name(f"{run.name}-finetuned") if more else run).result
+    assert result is not None
+    found = {"test": result.test, "holdout": result.holdout, "linear": result.linear}
+    accuracy = {name: round(what.accuracy, 2) for name, what in found.items() if what is not None}
+    return {"seed": seed, "seconds": seconds, **accuracy}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="what --data takes")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--runs", type=Path, default=Path("runs/photographs"))
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True, help="the record to write")
     chosen = parser.parse_args()
-    found = {
-        method: [trained(chosen.data, method, seed, chosen.runs) for seed in range(chosen.seeds)]
-        for method in METHODS
-    }
-    accuracy = {m: np.array([run.test_accuracy for run in runs]) for m, runs in found.items()}
-    rows = {m: summary(values, accuracy["baseline"]) for m, values in accuracy.items()}
-    for method, row in rows.items():
-        row["seconds"] = round(float(np.mean([_seconds(run) for run in found[method]])), 1)
-        between = row.get("interval", "")
-        print(f"{method:10} {row['mean']:6.2f} ± {row['std']}  {row['difference']:+.2f} {between}")
-    one = found["blockout"][0].config
-    data = dataclasses.replace(one.data, data=name_of(chosen.data), cache=None)
-    run = dataclasses.replace(one.run, run=None)
-    config = dataclasses.replace(one, run=run, data=data)
-    about = {"config": config.flat(), "seeds": chosen.seeds, "rows": rows}
+    rows: dict[str, list[dict[str, Any]]] = {"frozen": [], "fine-tuned": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(chosen.seeds):
+            for how, more in zip(rows, ([], ["--finetune"]), strict=True):
+                rows[how].append(row := command(chosen.data, seed, Path(folder), *more))
+                print(how, row, flush=True)
+    for how, found in rows.items():
+        test = np.array([row["test"] for row in found])
+        spread = f" ± {test.std(ddof=1):.1f}" if len(test) > 1 else ""
+        seconds = ", ".join(f"{row['seconds']:.0f}" for row in found)
+        print(f"{how:10} test {test.mean():.1f}{spread} %; seconds {seconds}")
+    about = {"data": name_of(chosen.data), "seeds": chosen.seeds, "rows": rows}
     write_json(chosen.out, about | as_json(environment()))
 
 
