@@ -1,6 +1,7 @@
 import io
 import os
 import struct
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -146,6 +147,18 @@ def test_an_image_that_would_fill_the_memory_is_refused_before_it_is_decoded(
     """Pillow would decode the first, warn about the second, and refuse the third."""
     with pytest.raises(DataError, match=r"cannot read bomb\.png: .*pixels"):
         decode(png_that_claims(width, height), "bomb.png")
+
+
+def test_a_damaged_tiff_is_told_by_us_alone(capfd) -> None:
+    """libtiff writes to standard error itself."""
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)
+    content = bytearray(stored(Image.fromarray(pixels), "TIFF", compression="tiff_adobe_deflate"))
+    content[200:204] = bytes(4)
+    with pytest.raises(DataError, match="cannot read"):
+        decode(bytes(content))
+    assert capfd.readouterr().err == ""
+    print("heard", file=sys.stderr)
+    assert capfd.readouterr().err == "heard\n"
 
 
 def test_the_tiles_of_a_tiff_count_as_its_pixels() -> None:

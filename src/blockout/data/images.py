@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import stat
+import threading
 import warnings
 from collections.abc import Iterator
 from os import PathLike
@@ -38,6 +39,7 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 VIEW_SIDE = (0.6, 1.0)
 """How much of the shorter side a numbered view shows."""
 
+_STDERR = threading.Lock()
 Channels = tuple[float, float, float]
 
 
@@ -64,6 +66,9 @@ def decode(
             _require_moderate(*source.size)
             return _to_rgb(ImageOps.exif_transpose(source))
         with _opened(_content(source)) as image:
+            if image.format == "TIFF":
+                with _STDERR, _silenced():
+                    image.load()
             if shown is not None:
                 image.draft("RGB", (SPARE * shown, SPARE * shown))
             ImageOps.exif_transpose(image, in_place=True)
@@ -95,6 +100,27 @@ def _opened(content: bytes) -> Image.Image:
     if image.format in ("JPEG", "MPO") and content.count(JPEG_SCAN) > MOST_SCANS:
         raise DataError(f"it has more than {MOST_SCANS} scans, each of which decodes it again")
     return image
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Inside, nothing reaches standard error: libtiff writes there past Python what Pillow raises.
+
+    Of one thread at a time, hence the lock.
+    """
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed: nobody hears it
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _content(source: str | PathLike[str] | bytes | memoryview) -> bytes:
