@@ -88,6 +88,30 @@ def test_a_second_head_and_an_added_image_pass_only_what_is_new(config):
     assert Counting.seen == 3
 
 
+def test_equal_images_of_one_split_or_two_pass_once(tmp_path):
+    images = make_images()
+    pixels = images.train._images.clone()
+    pixels[40:80] = pixels[:40]
+    pixels[images.test._rows[:5]] = pixels[:5].clone()
+    split = {
+        name: MemorySplit(pixels, some._rows, some.labels, images.mean, images.std)
+        for name in ("train", "holdout", "test")
+        if (some := getattr(images, name))
+    }
+    found = features_module.with_features(
+        replace(images, **split),
+        make_model(),
+        views=3,
+        cache=tmp_path,
+        workers=0,
+        say=lambda text: None,
+    )
+    assert len(found.train) == 80 and Counting.seen == 3 * 40 + 19 + (21 - 5)
+    assert torch.equal(found.train.features[40:], found.train.features[:40])
+    assert torch.equal(found.test.features[:5, 0], found.train.features[:5, 0])
+    assert not torch.equal(found.train.features[1], found.train.features[0])
+
+
 def test_another_trunk_shares_nothing(config):
     train(config, model=make_model(), data=make_images())
     train(in_folder(config, "other"), model=make_model(seed=6), data=make_images())

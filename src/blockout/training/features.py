@@ -74,15 +74,14 @@ class Work(NamedTuple):
     def all_keys(self) -> list[Key]:
         return [key_of(content, view) for content in self.contents for view in range(self.views)]
 
-    def missing(self, store: FeatureStore) -> list[tuple[int, int]]:
-        """Places and views that nobody has computed yet; each content once."""
-        seen: set[Key] = set()
+    def missing(self, store: FeatureStore, planned: set[Key]) -> list[tuple[int, int]]:
+        """Places and views that are neither in the store nor ``planned``, which they join."""
         found = []
         for place, content in enumerate(self.contents):
             for view in range(self.views):
                 key = key_of(content, view)
-                if key not in store and key not in seen:
-                    seen.add(key)
+                if key not in store and key not in planned:
+                    planned.add(key)
                     found.append((place, view))
         return found
 
@@ -189,7 +188,8 @@ def _compute(
     say: Say,
     plan: Plan,
 ) -> None:
-    wanted = {name: work.missing(store) for name, work in works.items()}
+    planned: set[Key] = set()
+    wanted = {name: work.missing(store, planned) for name, work in works.items()}
     total, done = sum(map(len, wanted.values())), 0
     if not total:
         return
