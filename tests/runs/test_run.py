@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -235,21 +234,7 @@ def test_thumbnails_are_strips_of_square_images(folder):
     assert Run.open(folder).thumbnails is None
 
 
-@pytest.fixture
-def in_time():
-    """A test that waits for ever fails instead."""
-
-    def too_late(*_):
-        raise TimeoutError("it waits")
-
-    before = signal.signal(signal.SIGALRM, too_late)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("in_time")
+@pytest.mark.usefixtures("_patience")
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.parametrize("name", [*files.EVERYTHING, files.LOCK])
 def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(folder, name):
