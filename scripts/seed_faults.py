@@ -53,17 +53,20 @@ ROOMS = {
         f"tests/data/test_{name}.py"
         for name in ("images", "tables", "folders", "sources", "columns", "load")
     ],
+    "data/kept": ["tests/data/test_kept.py"],
+    "training/finetuning": ["tests/training/test_finetuning.py"],
+    "models/trunks": ["tests/models/test_efficientnet.py"],
     "files": ["tests/structure", "tests/test_files.py"],
 }
 
 
-def tests_of(file: str) -> list[str]:
-    """Those that must notice a fault in a file; its own tests come first."""
+def tests_of(file: str) -> list[list[str]]:
+    """Those that must notice a fault in a file: its own tests, then those of its room."""
     room, _, name = file.rpartition("/")
     own = f"tests/{room}/test_{name}.py" if room else f"tests/test_{name}.py"
     core = [f"tests/test_{name}.py" for name in CORE]
     rest = ROOMS.get(file) or ROOMS.get(room, core)
-    return list(dict.fromkeys([*([own] if (ROOT / own).exists() else []), *rest]))
+    return [tests for tests in ([own] if (ROOT / own).exists() else [], rest) if tests]
 
 
 class Fault(NamedTuple):
@@ -327,6 +330,48 @@ FAULTS = [
     Fault("steps and epochs make two runs", "runs/config", "chosen = chosen._in_whole_epochs(images)", "pass"),
     Fault("a flipped bit goes unnoticed", "runs/digests", "if known and not fits:", "if False:"),
     Fault("a run continues from other weights", "runs/start", "            _require_same_origins(folder, config)\n", ""),
+    Fault("chance knows the test", "training/reference", "torch.bincount(data.train.labels).argmax()", "torch.bincount(data.test.labels).argmax()"),
+    Fault("views of one image are computed twice", "training/features", "if key not in store and key not in planned:", "if key not in store:"),
+    Fault("exact copies are found twice", "training/checks", "~np.isin(found.places, exact.places)", "found.places >= 0"),
+    Fault("another config continues", "training/checkpoint", "    if changed:\n", "    if False:\n"),
+    Fault("the head's gain is the whole's", "training/whole", "at.dense / (at.dense - at.dense_head + at.compact_head)", "at.dense_head / at.compact_head"),
+    Fault("rows of padding are counted", "training/evaluation", "return rows[rows[:, 0] >= 0]", "return rows"),
+    Fault("statistics are a running average", "training/evaluation", "            m.momentum = None  # a plain average over the batches\n", ""),
+    Fault("nothing is said to start fresh", "training/finish", "fresh = [k for k in wanted if k not in fitting]", "fresh = []"),
+    Fault("normalisations are fine-tuned", "training/finetuning", "if isinstance(module, NORMALISATIONS):", "if False:"),
+    Fault("classes are not weighed", "training/assembly", "class_weights=data.class_weights,", "class_weights=None,"),
+    Fault("a second Ctrl-C waits for the step", "training/interrupts", "signal.signal(signal.SIGINT, signal.default_int_handler)", "pass"),
+    Fault("momentum takes no memory", "training/memory", "weights * BYTES * copies", "weights * BYTES"),
+    Fault("mirror images say how alike crops are", "training/images", "views[:, CROP_VIEW])", "views[:, 0])"),
+    Fault("alike images are parted", "data/sides", "groups[pool] = len(groups) + joined(groups[pool], alike.groups)", "pass"),
+    Fault("groups of other images are taken", "data/sides", "cache.key_of(source.fingerprint, config.skip_corrupt, len(labels))", "cache.key_of(config.skip_corrupt, len(labels))"),
+    Fault("large sets are compared too", "data/sides", "if len(labels) > MOST_COMPARED:", "if False:"),
+    Fault("in a small set no image may be unreadable", "data/unreadable", "max(1, FEW * len(rows))", "FEW * len(rows)"),
+    Fault("unreadable images are counted from the chunk", "data/unreadable", "for p, i in zip(places, images, strict=True)", "for p, i in enumerate(images)"),
+    Fault("new classes have a part", "data/kept", "np.where(labels == OPEN, OPEN, self.parts(catalogue, name))", "self.parts(catalogue, name)"),
+    Fault("of two labels that fit one is wrong", "data/labels", "            & (scores[every, labels] <= UNLIKE)\n", ""),
+    Fault("large classes weigh more", "data/load", "len(train) / (len(counts) * counts)", "len(counts) * counts / len(train)"),
+    Fault("any number is a probability", "runs/arrays", "bool(((p >= 0) & (p <= 1)).all())", "True"),
+    Fault("a class that is not is predicted", "runs/arrays", "(known >= 0) & (known < most)", "known >= 0"),
+    Fault("files have no digests", "runs/folder", "if path.name in READ_BACK:", "if False:"),
+    Fault("a run goes on without its images", "runs/images", "if not found.changes.harmless:", "if False:"),
+    Fault("nobody says who holds a folder", "runs/lock", "        _sign(path, work)\n", ""),
+    Fault("lost lines go unnoticed", "runs/logs", "if len(found) < count:", "if False:"),
+    Fault("the rate does not follow the batch", "runs/schedule", "rate * min(size / usual, 1)", "rate"),
+    Fault("a run is tested on its hold-out", "runs/split", "parts = (split.train, split.holdout, split.test)", "parts = (split.train, split.test, split.holdout)"),
+    Fault("the whole image is seen", "runs/trained", "        said.crop,\n", "        1.0,\n"),
+    Fault("images of a class without a name", "runs/documents", "max(labels, default=-1) >= len(self.classes)", "False"),
+    Fault("a stage is computed twice", "models/trunks", "first = dict(list(stages(trunk).items())[:-count])", "first = dict(list(stages(trunk).items())[: 1 - count])"),
+    Fault("a frozen trunk trains with the head", "models/classifier", "        if self.freeze_trunk:\n            self.trunk.eval()", "        if False:\n            self.trunk.eval()"),
+    Fault("the spare zero comes before the image", "models/efficientnet", "(total // 2, total - total // 2)", "(total - total // 2, total // 2)"),
+    Fault("what something else reads is folded", "models/folding", "if len(node.users) == 1 else None", "if node.users else None"),
+    Fault("features depend on the batch", "models/features", "CHUNK - len(images)", "0"),
+    Fault("what speaks against a class counts", "models/gradcam", ".sum(1).relu()", ".sum(1).abs()"),
+    Fault("borders average their padding", "models/inception", "count_include_pad=False", "count_include_pad=True"),
+    Fault("a rebuilt normalisation has the usual eps", "compact/description", 'described["eps"]', "1e-5"),
+    Fault("every block adds the bias", "compact/layout", "module.bias.data[seen[block.rows].to(module.bias.device)] = 0", "pass"),
+    Fault("several calls pass for one", "compact/timing", "(time.perf_counter() - start) / calls)", "time.perf_counter() - start)"),
+    Fault("grouped convolutions are plain", "graph/plain", "and layer.groups != 1:", "and False:"),
 ]  # fmt: skip
 
 
@@ -340,27 +385,26 @@ def caught(fault: Fault) -> bool:
         if fault.right not in text:
             raise SystemExit(f"{fault.what}: {fault.file}.py no longer has {fault.right!r}")
         path.write_text(text.replace(fault.right, fault.wrong, 1))
-        run = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                *tests_of(fault.file),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": folder},
-            capture_output=True,
-            text=True,
-        )
+        for tests in tests_of(fault.file):
+            run = _run(tests, folder)
+            if run.returncode:
+                break
     if run.returncode not in (0, 1):
         raise SystemExit(f"{fault.what}: pytest did not run\n{run.stdout}{run.stderr}")
     first = next((line for line in run.stdout.splitlines() if line.startswith("FAILED")), "")
     print(f"{'caught' if run.returncode else 'MISSED'}  {fault.what:<42} {first[7:]}", flush=True)
     return run.returncode == 1
+
+
+def _run(tests: list[str], folder: str) -> subprocess.CompletedProcess[str]:
+    """The tests, with the sources in ``folder`` in place of the installed ones."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+    )
 
 
 def main() -> None:

@@ -63,6 +63,15 @@ def test_an_image_of_nothing_known_is_not_said_to_look_like_a_class():
     assert judge.others(strange, np.arange(200) % 6).places.tolist() == []
 
 
+def test_an_image_that_also_looks_like_its_label_is_not_doubted():
+    """It shows two things; of two labels that fit, one is no mistake."""
+    features, labels = clusters()
+    centre, other = (features[labels == label].mean(0) for label in (0, 1))
+    judge = LabelJudge(features, labels, 6)
+    found = judge.others(np.stack([other, other + centre / 2]), np.array([0, 0]))
+    assert found.places.tolist() == [0] and found.looks_like.tolist() == [1]
+
+
 def test_it_makes_no_difference_how_many_rows_are_computed_at_once(monkeypatch):
     features, labels = clusters(spread=0.8)
     labels[::9] = (labels[::9] + 1) % 6

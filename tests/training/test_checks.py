@@ -79,6 +79,16 @@ def test_near_copies_are_found_where_features_and_pixels_agree():
     assert near.test == images.test.pictures.name(4) and near.train == images.train.pictures.name(9)
 
 
+def test_an_exact_copy_is_not_listed_again_as_a_near_one():
+    images = with_features(copied(make_images(), [4, 6], [9, 3]))
+    images.test.features[[4, 6]] = images.train.features[[9, 3]]
+    found = checked(images, saying(images.test.labels))
+    names = images.test.pictures.name, images.train.pictures.name
+    listed = {(c.test, c.train, c.exact) for c in found.copies}
+    assert listed == {(names[0](4), names[1](9), True), (names[0](6), names[1](3), True)}
+    assert found.copies_found == 2
+
+
 def test_wrong_training_labels_are_listed_beside_an_image_of_the_class_they_look_like():
     images = with_features(make_images(), changed=[6, 33])
     found = checked(images, saying(images.test.labels))

@@ -47,8 +47,8 @@ def test_chance_is_the_share_of_the_most_frequent_training_class():
         rows = torch.arange(len(labels))
         return MemorySplit(images.train._images, rows, torch.tensor(labels), (0.5,) * 3, (0.5,) * 3)
 
-    changed = replace(images, train=split(2, 2, 1, 0, 3), test=split(2, 2, 2, 1))
-    assert chance_accuracy(changed) == 75
+    changed = replace(images, train=split(2, 2, 1, 0, 3), test=split(1, 1, 1, 2))
+    assert chance_accuracy(changed) == 25, "who guesses does not know the test"
 
 
 def test_a_head_that_misses_a_linear_classifier_is_told_so():
