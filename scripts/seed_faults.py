@@ -56,6 +56,9 @@ ROOMS = {
     "data/kept": ["tests/data/test_kept.py"],
     "training/finetuning": ["tests/training/test_finetuning.py"],
     "models/trunks": ["tests/models/test_efficientnet.py"],
+    "commands/evaluate": ["tests/commands/test_photographs.py"],
+    "commands/flags": ["tests/commands/test_structure.py", "tests/commands/test_cli.py"],
+    "commands/runs": ["tests/show/page/test_command.py"],
     "files": ["tests/structure", "tests/test_files.py"],
 }
 
@@ -372,6 +375,13 @@ FAULTS = [
     Fault("every block adds the bias", "compact/layout", "module.bias.data[seen[block.rows].to(module.bias.device)] = 0", "pass"),
     Fault("several calls pass for one", "compact/timing", "(time.perf_counter() - start) / calls)", "time.perf_counter() - start)"),
     Fault("grouped convolutions are plain", "graph/plain", "and layer.groups != 1:", "and False:"),
+    Fault("numbers outside are taken", "commands/flags", "if not least <= value <= most:", "if False:"),
+    Fault("other labels keep their numbers", "commands/evaluate", "split.labels = places[split.labels]", "pass"),
+    Fault("a run is compared with itself", "commands/runs", "found.setdefault(folder.resolve(), folder)", "found.setdefault(folder, folder)"),
+    Fault("a taxonomy changes nothing", "commands/structure", "return dataclasses.replace(structure, **given)", "return structure"),
+    Fault("the made compact network is not exported", "commands/export", "if (values.folder / files.COMPACT_MODEL).exists():", "if False:"),
+    Fault("the threshold is the usual one", "commands/compact", "return 0.5 if values.threshold is None else values.threshold", "return 0.5"),
+    Fault("a figure that fails is no failure", "commands/figures", "return 1 if values.only and drawn < len(numbers) else 0", "return 0"),
 ]  # fmt: skip
 
 
