@@ -283,7 +283,8 @@ def _without_what_the_user_asks_for(outcome: Outcome) -> Outcome:
     """A user may name a hub, a path or a long training; they were refused or ended here."""
     import dataclasses
 
-    began = outcome.stopped and " steps of " in outcome.out
+    tells = " steps of " in outcome.out or "fine-tuning 1/" in outcome.out
+    began = bool(outcome.stopped) and tells
     return dataclasses.replace(
         outcome, breaches=(), stopped="" if began else outcome.stopped,
         code=0 if began else outcome.code,

@@ -75,6 +75,13 @@ def test_killed_between_digest_and_file_either_file_is_whole(tmp_path, monkeypat
     assert read_document(path, dict) == {"a": 9}
 
 
+def test_digests_that_are_a_link_to_nothing_are_refused(tmp_path):
+    (tmp_path / files.DIGESTS).symlink_to("nothing")
+    with pytest.raises(RunError, match="No such file.*digests.txt"):
+        write_json(tmp_path / files.CONFIG, {"a": 1})
+    assert [path.name for path in tmp_path.iterdir()] == [files.DIGESTS]
+
+
 def test_torn_and_damaged_lines_say_nothing_of_any_file(tmp_path):
     path = tmp_path / files.CONFIG
     write_json(path, {"a": 1})

@@ -116,6 +116,19 @@ def test_a_file_that_a_finished_run_has_lost_is_named(finished, tmp_path, name):
         Run.open(folder)
 
 
+@pytest.mark.parametrize("name", ["environment.json", "split.json"])
+def test_a_file_that_an_unfinished_run_has_lost_is_named(finished, tmp_path, name):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / files.RESULT).unlink()
+    (folder / files.PREDICTIONS).unlink()  # comes later
+    assert not Run.open(folder).finished
+    (folder / name).unlink()
+    with pytest.raises(RunError, match=f"{name} is missing. Restore it"):
+        Run.open(folder)
+    (folder / files.CHECKPOINT).unlink()  # killed before it was written
+    assert not Run.open(folder).finished
+
+
 def test_a_run_of_before_keeps_the_trunk_that_it_was_made_with(folder):
     config = json.loads((folder / files.CONFIG).read_text())
     config |= {"trunk": "auto", "image_size": None}

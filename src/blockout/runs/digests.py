@@ -47,7 +47,7 @@ def record(path: Path, digest: Digest) -> None:
     """Notes what the file will be, or how a log begins; on disk when this returns."""
     line = f"{digest.sha256}  {digest.size}  {path.name}\n".encode()
     kept = path.with_name(DIGESTS)
-    if kept.exists():
+    if os.path.lexists(kept):  # a link to nothing is refused as well
         files.require_regular(kept)
     with kept.open("ab+") as file:
         if file.seek(0, os.SEEK_END):

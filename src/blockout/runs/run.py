@@ -109,8 +109,7 @@ class Run:
         about = folder / files.MODEL
         description = read_description(about) if about.exists() else None
         result = _optional(folder / files.RESULT, Result)
-        if result is not None:
-            _require_whole(folder)
+        _require_whole(folder, finished=result is not None)
         config = _with_its_trunk(read_config(folder / files.CONFIG), description).resolved(
             image_size=None if description is None else description.image_size,
             steps=None if result is None else result.steps,
@@ -408,10 +407,15 @@ def _require_run(folder: Path) -> None:
         raise RunError(f"{folder} is not the folder of a run: there is no {files.CONFIG} in it")
 
 
-def _require_whole(folder: Path) -> None:
-    """A finished run has written all of these; one that is gone has been lost."""
-    parts = (files.MODEL, files.ENVIRONMENT, files.SPLIT, files.MEMBERSHIPS, files.PREDICTIONS)
-    for name in (*parts, files.CHECKS, *files.LOGS):
+def _require_whole(folder: Path, *, finished: bool) -> None:
+    """Refuses a run of which a file is lost: some are there from the first checkpoint on, all in
+    the end."""
+    parts = (files.MODEL, files.ENVIRONMENT, files.SPLIT)
+    if finished:
+        parts += (files.MEMBERSHIPS, files.PREDICTIONS, files.CHECKS, *files.LOGS)
+    elif not (folder / files.CHECKPOINT).exists():
+        return
+    for name in parts:
         path = folder / name
         if not path.exists() and digests.recorded(path):
             raise RunError(
