@@ -109,9 +109,58 @@ def test_other_labelled_data_is_scored_whole_by_the_names_of_its_classes(place, 
     assert main(["evaluate", str(place / "run"), "--data", str(tmp_path / "other"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["images"], found["accuracy"]) == (4, 75.0)
-    draw(tmp_path / "other" / "purple" / "one.jpg", 50, seed=1)
-    assert main(["evaluate", str(place / "run"), "--data", str(tmp_path / "other")]) == 1
-    assert "does not know, among them 'purple'" in capsys.readouterr().err
+    assert (found["trained_on"], found["left_out"]) == (0, {})
+
+
+def test_images_of_a_class_that_the_run_does_not_know_are_left_out_and_named(
+    place, tmp_path, capsys
+):
+    words = ["evaluate", str(place / "run"), "--data", str(tmp_path / "other")]
+    for i in range(2):
+        draw(tmp_path / "other" / "purple" / f"{i}.jpg", 50, seed=i)
+    assert main(words) == 1
+    assert "no image of a class that the run knows" in capsys.readouterr().err
+    draw(tmp_path / "other" / "white" / "one.jpg", 190, seed=5)
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "note: left out 2 images of classes that the run does not know: 'purple'" in said
+    assert "other: 100.00 % of 1 images right, loss" in said  # with 3 classes nothing of five
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {"purple": 2}
+
+
+def test_the_runs_own_images_are_recognised_where_they_are_now(place, tmp_path, capsys):
+    """Moved, renamed, one lost and one added: its test images are scored, as without --data."""
+    assert main(["evaluate", str(place / "run"), "--json"]) == 0
+    wanted = capsys.readouterr().out
+    moved = shutil.copytree(place / "photos", tmp_path / "moved")
+    trained = read_split(place / "run").train
+    (moved / trained[0].name).unlink()
+    (moved / trained[1].name).rename(moved / "dark" / "renamed.jpg")
+    draw(moved / "white" / "new.jpg", 190, seed=77)
+    words = ["evaluate", str(place / "run"), "--data", str(moved)]
+    assert main([*words, "--json"]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main([*words, "--split", "train"]) == 0
+    said = capsys.readouterr().out
+    assert f"note: {moved} holds the run's own images: only its train images are scored" in said
+    assert "1 image is new since the run, and left out (white/new.jpg)" in said
+    assert f"of {len(trained) - 1} images right" in said
+
+
+def test_training_images_among_others_are_counted(place, tmp_path, capsys):
+    split, other = read_split(place / "run"), tmp_path / "other"
+    (other / "dark").mkdir(parents=True)
+    for i, image in enumerate((*split.train[:2], split.test[0])):
+        shutil.copy(place / "photos" / image.name, other / "dark" / f"copy{i}.jpg")
+    draw(other / "white" / "new.jpg", 190, seed=78)
+    words = ["evaluate", str(place / "run"), "--data", str(other)]
+    assert main(words) == 0
+    told = "2 of 4 scored images were training images of this run, so the accuracy is too high"
+    assert told in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["images"], found["trained_on"]) == (4, 2)
 
 
 def test_predictions_of_a_folder_are_a_table_without_what_cannot_be_read(place, tmp_path, capsys):
@@ -161,6 +210,9 @@ def test_an_unreadable_image_is_named_with_the_flag_that_leaves_it_out(place, tm
     assert "2 of 32 images are unreadable" in said and "worse.jpg" in said
     assert "say --skip-corrupt to leave such images out" in said
     assert not (tmp_path / "run").exists()
+    shutil.rmtree(photos / "white")  # what is left is not the run's data, and all of it is scored
+    for image in read_split(place / "run").test:
+        (photos / image.name).unlink(missing_ok=True)
     assert main(["evaluate", str(place / "run"), "--data", str(photos)]) == 1
     said = capsys.readouterr().err
     assert "bad.jpg" in said and "say --skip-corrupt to leave such images out" in said

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockout.data import DataConfig, ImageData, load
+from blockout.data.kept import Kept, KnownImage
 from blockout.data.sides import Dividing
+from blockout.data.tables import HOLDOUT, TEST, TRAIN
 
 Folder = Callable[..., Path]
 
@@ -92,3 +94,17 @@ def test_training_images_of_before_in_a_published_test_set_are_said(image_folder
     shutil.move(folder / trained, folder / "test" / "ant" / "seen.png")
     after = loaded(folder, before.kept(only=False))
     assert "1 test images were training images of the run that this one starts from" in after.notes
+
+
+def test_images_are_a_runs_own_if_they_hold_half_of_its_training_and_of_its_test_images():
+    def images(part: int, count: int) -> list[KnownImage]:
+        return [KnownImage(bytes([part, i]), f"{part}{i}", 0, part) for i in range(count)]
+
+    train, held, test = images(TRAIN, 8), images(HOLDOUT, 2), images(TEST, 4)
+    kept = Kept(("a",), (*train, *held, *test))
+    of = lambda *some: [known.content for known in some]  # noqa: E731
+    assert kept.is_held_by(of(*train[:4], *test[:2])) and kept.trained_on(of(*train, *test)) == 8
+    assert not kept.is_held_by(of(*train[:3], *test))
+    assert not kept.is_held_by(of(*train, *held, test[0]))
+    assert not Kept(("a",), tuple(train)).is_held_by(of(*train))
+    assert kept.trained_on(of(train[0], held[0], test[0], train[0])) == 2

@@ -4,21 +4,23 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from blockout.commands.flags import Parser, at_least, flag
-from blockout.commands.runs import CACHE, SKIP, images_of, open_run
+from blockout.commands.runs import CACHE, FIRST_FIVE, SKIP, images_of, open_run
 
 if TYPE_CHECKING:
     from blockout.data import Split
-    from blockout.runs import TrainedModel
+    from blockout.runs import Run, TrainedModel
+    from blockout.training import Evaluation
 
 WEIGHTS = "the last, the best on the hold-out, or the network that `blockout compact` made"
-OTHERS = """score all images of other labelled data, for example a folder with one folder per class;
-the run's own data, repeated here, may be fetched"""
+OTHERS = """score all images of other labelled data, for example a folder with one folder per class.
+If it holds the run's own images, only those of --split are scored. A hub id is fetched only if you
+say it here"""
 DRAWS = "average over N sampled architectures instead of using the expected weights"
 
 
@@ -46,31 +48,87 @@ def run(arguments: list[str]) -> int:
 def _evaluate(values: argparse.Namespace) -> int:
     opened = open_run(values.folder, data=values.data, cache=values.cache)
     trained = opened.network(values.weights)
-    from blockout.runs import RunError
     from blockout.sampling import SampledModel
     from blockout.training import evaluate
 
-    if values.data not in (None, opened.config.data.data):
-        values.split, split = values.data, _others(trained, values)
-    else:
-        split = getattr(images_of(opened, quiet=values.json), values.split)
-    if not len(split):
-        raise RunError(
-            f"the run in {values.folder} has no images in its {values.split} split "
-            f"(--holdout {opened.config.data.holdout:g}); choose another with --split"
-        )
+    split, about = _scored(opened, trained, values)
     judged, split = _sooner(trained, split, values)
     model = SampledModel(judged, values.draws) if values.draws else judged
     torch.manual_seed(opened.seed)  # the same draws each time
     result = evaluate(model, split).require_finite()
     if values.json:
-        print(json.dumps({"split": values.split, "images": len(split), **result.numbers()}))
+        print(json.dumps({**about, **result.numbers()}))
     else:
-        print(
-            f"{values.split}: {result.accuracy:.2f} % of {len(split)} images right, "
-            f"{result.top5:.2f} % among the first five, loss {result.loss:.4f}"
-        )
+        print(in_words(about["split"], len(split), result, len(trained.classes)))
     return 0
+
+
+def in_words(name: str, images: int, result: "Evaluation", classes: int) -> str:
+    """A result in one line."""
+    top = f"{result.top5:.2f} % among the first five, " if classes > FIRST_FIVE else ""
+    return f"{name}: {result.accuracy:.2f} % of {images} images right, {top}loss {result.loss:.4f}"
+
+
+def _scored(
+    opened: "Run", trained: "TrainedModel", values: argparse.Namespace
+) -> tuple["Split", dict[str, Any]]:
+    """The images to score, and what ``--json`` says of them beside the result."""
+    from blockout.runs import RunError
+
+    if values.data not in (None, opened.config.data.data):
+        found = _others(opened, trained, values)
+        if found is not None:
+            return found
+        whose = f"{values.data} holds the run's own images"
+        _note(values, f"{whose}: only its {values.split} images are scored")
+    split = getattr(images_of(opened, quiet=values.json), values.split)
+    if not len(split):
+        raise RunError(
+            f"the run in {values.folder} has no images in its {values.split} split "
+            f"(--holdout {opened.config.data.holdout:g}); choose another with --split"
+        )
+    return split, {"split": values.split, "images": len(split)}
+
+
+def _others(
+    opened: "Run", trained: "TrainedModel", values: argparse.Namespace
+) -> tuple["Split", dict[str, Any]] | None:
+    """All images of other data, labelled by the classes of the run; None if they are the run's."""
+    from blockout.data import DataConfig
+    from blockout.data.folders import listed
+    from blockout.data.load import Expected
+    from blockout.data.whole import load_whole
+    from blockout.runs.split import kept_split
+
+    config = DataConfig(
+        values.data,
+        image_size=trained.image_size,
+        skip_corrupt=values.skip_corrupt,
+        cache=values.cache,
+    )
+    expected = Expected(trained.crop, (trained.mean, trained.std))
+    split, left_out = load_whole(config, expected, trained.classes)
+    kept = None if opened.split is None else kept_split(opened.split)
+    if kept is not None and kept.is_held_by(split.contents):
+        return None
+    count, seen = len(split), None if kept is None else kept.trained_on(split.contents)
+    if left_out:
+        images = "1 image" if (n := sum(left_out.values())) == 1 else f"{n} images"
+        names = listed(set(left_out))
+        _note(values, f"left out {images} of classes that the run does not know: {names}")
+    if seen is None:
+        _note(values, "this older run does not say which images it trained on; some may be these")
+    elif seen:
+        were = "was a training image" if seen == 1 else "were training images"
+        told = f"{seen} of {count} scored images {were} of this run"
+        _note(values, f"{told}, so the accuracy is too high")
+    about = {"split": values.data, "images": count, "trained_on": seen, "left_out": left_out}
+    return split, about
+
+
+def _note(values: argparse.Namespace, text: str) -> None:
+    if not values.json:
+        print(f"note: {text}")
 
 
 def _sooner(
@@ -93,26 +151,3 @@ def _sooner(
         say=(lambda _: None) if values.json else partial(print, flush=True),
     )
     return trained.model.head, found["these"]
-
-
-def _others(trained: "TrainedModel", values: argparse.Namespace) -> "Split":
-    """All images of other data, labelled by the classes of the run."""
-    from blockout.data import DataConfig, DataError
-    from blockout.data.load import Expected, load_whole
-
-    name = values.data
-    config = DataConfig(
-        name,
-        image_size=trained.image_size,
-        skip_corrupt=values.skip_corrupt,
-        cache=values.cache,
-    )
-    classes, split = load_whole(config, Expected(trained.crop, (trained.mean, trained.std)))
-    if unknown := sorted(set(classes) - set(trained.classes)):
-        raise DataError(
-            f"{name} has {len(unknown)} classes that the run does not know, among them "
-            f"{unknown[0]!r}; it knows {len(trained.classes)}, such as {trained.classes[0]!r}"
-        )
-    places = torch.tensor([trained.classes.index(label) for label in classes])
-    split.labels = places[split.labels]
-    return split

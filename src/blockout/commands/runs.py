@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DATA = """where the images of the run are now, if not where they were; a hub id is fetched only if
 you say it here"""
 SKIP = "mend or delete what is damaged, or say --skip-corrupt to leave such images out"
+FIRST_FIVE = 5
+"""With no more classes than this, some class of the first five is always right."""
 CACHE = "folder for decoded images (default: the usual one, whatever the run says)"
 
 

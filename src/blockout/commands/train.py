@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blockout.commands.flags import refuse, train_flags
 from blockout.commands.report import write_report
-from blockout.commands.runs import SKIP, one_line, require_training
+from blockout.commands.runs import FIRST_FIVE, SKIP, one_line, require_training
 from blockout.terminal import printable
 
 if TYPE_CHECKING:
@@ -160,9 +160,10 @@ def _summarise(run: "Run") -> None:
 
     result, folder = run.result, run.folder
     assert result is not None
+    top = f" (first five: {result.test.top5:.2f} %)" if len(run.classes) > FIRST_FIVE else ""
     print(
-        f"test accuracy {result.test.accuracy:.2f} % (first five: {result.test.top5:.2f} %)"
-        f" after {result.steps} steps in {result.seconds / 60:.1f} minutes"
+        f"test accuracy {result.test.accuracy:.2f} %{top} after {result.steps} steps in "
+        f"{result.seconds / 60:.1f} minutes"
     )
     chance = guessing(result, len(run.classes))
     beside = [] if chance is None else [f"guessing {chance:.1f} %"]

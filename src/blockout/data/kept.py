@@ -1,7 +1,7 @@
 """The images of an earlier run, recognised in a folder that has changed since."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from blockout.data.division import OPEN
-from blockout.data.tables import TRAIN, Catalogue
+from blockout.data.tables import TEST, TRAIN, Catalogue
 
 
 class KnownImage(NamedTuple):
@@ -50,6 +50,21 @@ class Kept:
             if content in by_content:
                 found[place] = by_file.get((content, name(place)), by_content[content])
         return found
+
+    def trained_on(self, contents: Sequence[bytes]) -> int:
+        """How many of these images the run has trained on."""
+        known = self._contents(TRAIN)
+        return sum(content in known for content in contents)
+
+    def is_held_by(self, contents: Sequence[bytes]) -> bool:
+        """Whether these are the run's own images, though some may be lost and others added: at
+        least half of what it trained on and half of its test images are among them."""
+        there = set(contents)
+        parts = (self._contents(part) for part in (TRAIN, TEST))
+        return all(known and 2 * len(known & there) >= len(known) for known in parts)
+
+    def _contents(self, part: int) -> set[bytes]:
+        return {known.content for known in self.images if known.part == part}
 
     def applied(
         self, catalogue: Catalogue, name: Callable[[int], str]

@@ -161,25 +161,6 @@ def load(
     return _streamed(source, opened, config, expected, dividing)
 
 
-def load_whole(config: DataConfig, expected: Expected) -> tuple[tuple[str, ...], Split]:
-    """The classes of some labelled images and all of the images in one split, whatever splits they
-    come in: to score a network on them. ``config.image_size`` says how it sees them."""
-    source = find(config.data, config.cache_folder)
-    table = source.open()
-    if config.skip_corrupt:
-        table = without_unreadable(source, table, config.cache_folder, config.decoders)
-    assert config.image_size is not None and expected.normalisation is not None
-    labels = torch.from_numpy(table.catalogue.labels)
-    return table.catalogue.classes, StreamSplit(
-        table.rows,
-        labels,
-        config.image_size,
-        *expected.normalisation,
-        config.decoders,
-        expected.crop,
-    )
-
-
 def _open(source: Source, entry: str, config: DataConfig, crop: float) -> Decoded | Table:
     """The images in memory, or the table to stream them from."""
     if not config.stream and (found := cache.read(config.cache_folder, entry)) is not None:
@@ -248,6 +229,12 @@ def _contents(rows: Rows) -> list[str]:
     return [content_digest(rows.stored(place)).hex() for place in range(len(rows))]
 
 
+def contents_of(source: Source, rows: Rows, config: DataConfig) -> UInt8[np.ndarray, "n 16"]:
+    """Digests of the files of a whole data set; remembered."""
+    entry = f"contents-{cache.key_of(source.fingerprint, config.skip_corrupt)}"
+    return _as_rows(cache.remembered(config.cache_folder, entry, lambda: _contents(rows)))
+
+
 def _as_rows(contents: list[str]) -> UInt8[np.ndarray, "n 16"]:
     return np.frombuffer(bytes.fromhex("".join(contents)), np.uint8).reshape(len(contents), -1)
 
@@ -311,12 +298,7 @@ def _streamed(
         for error in errors_of(source, table.rows, folder, workers).values():
             raise UnreadableImage(error)
     rows, size = table.rows, config.image_size or _natural_size(table.rows)
-    contents = cache.remembered(
-        config.cache_folder,
-        f"contents-{cache.key_of(source.fingerprint, config.skip_corrupt)}",
-        lambda: _contents(rows),
-    )
-    catalogue = replace(table.catalogue, contents=_as_rows(contents))
+    catalogue = replace(table.catalogue, contents=contents_of(source, rows, config))
     dividing = remembered_groups(dividing, source, config)
     divided = sides_of(catalogue, config, dividing, rows)
 

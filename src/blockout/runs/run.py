@@ -42,6 +42,7 @@ from blockout.runs.documents import (
     Environment,
     EpochEntry,
     Result,
+    SplitImages,
     StepEntry,
     WarningEntry,
     metrics_entry,
@@ -267,6 +268,11 @@ class Run:
         return found
 
     @cached_property
+    def split(self) -> SplitImages | None:
+        """Which images it trains on, holds out and is tested on; None in older runs."""
+        return read_split(self.folder)
+
+    @cached_property
     def thumbnails(self) -> UInt8[np.ndarray, "classes side images_side 3"] | None:
         """A strip of test images for each class; None where there are none."""
         if not self.classes:
@@ -346,7 +352,7 @@ class Run:
             DataError: they are not on this machine, and were not said to be fetched.
             RunError: the images there have other classes, or none is the run's.
         """
-        split = read_split(self.folder)
+        split = self.split
         was = self.config.data.data if split is None else split.data
         source = self.data or (was if os.path.exists(was) else self.config.data.data)
         if self.data is None and is_gone(was, source):
