@@ -160,14 +160,16 @@ def test_the_cache_is_not_where_a_run_says(said, run, tmp_path):
     assert (tmp_path / "elsewhere" / "decoded").is_dir()
 
 
-@pytest.mark.parametrize("data", ["someone/private-photos", "someone/pets:large", "cifar10"])
+@pytest.mark.parametrize(
+    "data", ["hf://someone/private-photos", "hf://someone/pets:large", "cifar10"]
+)
 def test_a_hub_id_in_a_run_is_not_asked_for(said, run, asked, data, monkeypatch):
     monkeypatch.delenv("BLOCKOUT_DATA_DIR", raising=False)
     move(run, data)
     for command in ("evaluate", "compact"):
         code, out, err = said(command, run)
         assert (code, out) == (1, "")
-        assert "asked nobody else. Set BLOCKOUT_DATA_DIR" in err and f"say --data {data}" in err
+        assert "asked nobody else; " in err and f"say --data {data}" in err
     code, _, err = said("report", run)
     assert (code, err) == (0, "")
     assert f"say --data {data}" in (run / files.REPORT).read_text(encoding="utf-8")
@@ -179,7 +181,9 @@ def test_a_hub_id_in_a_run_is_not_asked_for(said, run, asked, data, monkeypatch)
 def test_a_name_of_a_folder_in_a_run_is_never_asked_for(said, run, asked):
     for name in ("wedding", "holiday/lake"):
         move(run, name)
-        assert said("evaluate", run)[0] == 1
+        for command in (("evaluate", run), ("evaluate", run, "--data", "my/lake")):
+            code, _, err = said(*command)
+            assert code == 1 and "there is no " in err
         assert said("report", run)[0] == 0
     assert asked == []
 

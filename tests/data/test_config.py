@@ -12,7 +12,7 @@ from blockout.data import DataConfig, DataError
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"data": ""}, "--data must be a name, a path or a hub id, got nothing"),
+        ({"data": ""}, "--data must be a name, a path or hf://owner/name, got nothing"),
         ({"holdout": 1.0}, "--holdout must be at least 0 and below 1, got 1.0"),
         ({"holdout": -0.1}, "--holdout must be at least 0 and below 1, got -0.1"),
         ({"test_share": 0.0}, "--test-share must be above 0 and below 1, got 0.0"),

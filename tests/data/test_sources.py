@@ -186,7 +186,7 @@ def test_a_known_name_is_asked_of_the_hub_under_its_full_id(
     monkeypatch.setattr(datasets, "load_dataset", hub)
     Path("cifar100").mkdir()  # a folder of that name beside the caller is not meant
     assert find("cifar100", tmp_path).open().catalogue.labels.tolist() == [0, 1, 1, 0]
-    assert find("owner/pets:large", tmp_path).name == "owner-pets-large"
+    assert find("hf://owner/pets:large", tmp_path).name == "owner-pets-large"
     assert asked == [("uoft-cs/cifar100", None), ("owner/pets", "large")]
 
 
@@ -210,7 +210,7 @@ def test_what_is_not_found_says_where_was_looked_and_what_to_do(
         find("cifar100", tmp_path)
     message = str(caught.value)
     assert "$BLOCKOUT_DATA_DIR (not set)" in message and "Hugging Face cache" in message
-    assert "Set BLOCKOUT_DATA_DIR" in message and "connect to the network" in message
+    assert "set BLOCKOUT_DATA_DIR" in message and "connect to the network" in message
     assert "'uoft-cs/cifar100'" in message and "\n" not in message
     assert (str(failure).split("\n")[0] or "ConnectionError") in message
 
@@ -230,7 +230,7 @@ def test_without_a_network_only_the_hugging_face_cache_is_asked(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", hub)
-    find("owner/pets", tmp_path)
+    find("hf://owner/pets", tmp_path)
     assert seen == [(True, True)]
     assert (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE) == (False, False)
 
@@ -250,9 +250,37 @@ def test_what_may_not_be_fetched_is_not_asked_of_the_hub(
     monkeypatch.setattr(sources.socket, "create_connection", note)
     monkeypatch.setattr(socket, "getaddrinfo", note)
     monkeypatch.setattr(socket.socket, "connect", note)
-    with pytest.raises(DataError, match=r"asked nobody else.* say --data owner/pets to fetch it"):
-        find("owner/pets", tmp_path, fetch=False)
+    fetched = r"asked nobody else.* say --data hf://owner/pets to fetch it"
+    with pytest.raises(DataError, match=fetched):
+        find("hf://owner/pets", tmp_path, fetch=False)
+    with pytest.raises(DataError) as caught:  # the name of a folder, perhaps, and private
+        find("my/photos", tmp_path)
+    assert str(caught.value) == (
+        "there is no file or folder 'my/photos', and the Hugging Face cache has no data set of "
+        "this name; to ask the hub for it, write --data hf://my/photos"
+    )
     assert asked == []
+    with pytest.raises(DataError, match=r"Looked in the Hugging Face cache and on the hub for"):
+        find("hf://owner/pets", tmp_path)
+    assert asked != []
+
+
+def test_an_id_of_older_runs_finds_what_the_hugging_face_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants as constants
+
+    offline = []
+
+    def hub(*_: object) -> "datasets.DatasetDict":
+        offline.append(constants.HF_HUB_OFFLINE)
+        return datasets.DatasetDict(train=dataset_of([0, 1]))
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(sources, "_reachable", lambda: True)
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    old, new = (find(name, tmp_path) for name in ("owner/pets", "hf://owner/pets"))
+    assert offline == [True, False] and old.name == new.name == "owner-pets"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +292,11 @@ def test_what_may_not_be_fetched_is_not_asked_of_the_hub(
         ("./flowrs", "no file or folder './flowrs'; did you mean 'flowers'?"),
         ("flowers/rose", "no file or folder 'flowers/rose'"),
         ("gone.parquet", "no file or folder 'gone.parquet'"),
-        ("wedding", "no data set or folder 'wedding'; a Hugging Face id has the form owner/name"),
+        (
+            "wedding",
+            "no data set or folder 'wedding'; a data set of the Hugging Face hub is "
+            "hf://owner/name",
+        ),
         ("some where/else", "no file or folder 'some where/else'"),
     ],
 )
@@ -275,6 +307,12 @@ def test_a_typing_error_is_told_from_the_nearest_name(
     with pytest.raises(DataError) as caught:
         find(typed, tmp_path)
     assert str(caught.value) == f"there is {message}"
+
+
+def test_what_is_no_id_is_not_asked_of_the_hub(tmp_path: Path) -> None:
+    for name in ("hf://", "hf://a/b/c", "hf://../x y"):
+        with pytest.raises(DataError, match=r"a data set of the hub is hf://owner/name"):
+            find(name, tmp_path)
 
 
 def test_a_relative_path_stays_right_when_the_working_folder_changes(

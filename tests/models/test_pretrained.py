@@ -240,10 +240,24 @@ def test_a_model_that_the_hub_does_not_give_is_a_clear_error(monkeypatch, tmp_pa
         raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    message = r"--trunk some/model is neither .* could not be downloaded \(no connection\);"
+    message = r"--trunk hf://some/model is not in .* could not be downloaded \(no connection\);"
     with pytest.raises(ValueError, match=message):
-        build("some/model")
+        build("hf://some/model")
     assert asked == [True, False]  # the cache before the hub
+
+
+def test_a_name_that_may_be_a_folder_is_not_asked_of_the_hub(monkeypatch):
+    asked = []
+
+    def cache_alone(name, *, local_files_only=False, **_):
+        asked.append(local_files_only)
+        raise huggingface_hub.errors.LocalEntryNotFoundError("not there")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cache_alone)
+    message = r"--trunk my/models is neither a folder nor .* write --trunk hf://my/models"
+    with pytest.raises(ValueError, match=message):
+        build("my/models")
+    assert asked == [True]
 
 
 def test_a_model_in_the_cache_is_found_without_the_hub(monkeypatch, tmp_path):
@@ -254,9 +268,10 @@ def test_a_model_in_the_cache_is_found_without_the_hub(monkeypatch, tmp_path):
     saved(reference, repository / "snapshots" / ("0" * 40))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    model = build("some/model").eval()
     grid = reference.resnet(images()).last_hidden_state
-    torch.testing.assert_close(model.features(images()), grid.mean((2, 3)))
+    for name in ("hf://some/model", "some/model"):
+        model = build(name).eval()
+        torch.testing.assert_close(model.features(images()), grid.mean((2, 3)))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from torch import nn
 
 from blockout.commands.flags import Parser, at_least, flag
 from blockout.commands.runs import CACHE, FIRST_FIVE, SKIP, images_of, open_run
+from blockout.limits import HUB
 
 if TYPE_CHECKING:
     from blockout.data import Split
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 WEIGHTS = "the last, the best on the hold-out, or the network that `blockout compact` made"
 OTHERS = """score all images of other labelled data, for example a folder with one folder per class.
-If it holds the run's own images, only those of --split are scored. A hub id is fetched only if you
-say it here"""
+If it holds the run's own images, only those of --split are scored. What the hub has
+(hf://owner/name) is fetched only if you say it here"""
 DRAWS = "average over N sampled architectures instead of using the expected weights"
 
 
@@ -75,7 +76,8 @@ def _scored(
     """The images to score, and what ``--json`` says of them beside the result."""
     from blockout.runs import RunError
 
-    if values.data not in (None, opened.config.data.data):
+    own = opened.config.data.data.removeprefix(HUB)
+    if values.data is not None and values.data.removeprefix(HUB) != own:
         found = _others(opened, trained, values)
         if found is not None:
             return found

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from blockout.runs import Run
 
 
-DATA = """where the images of the run are now, if not where they were; a hub id is fetched only if
-you say it here"""
+DATA = """where the images of the run are now, if not where they were; what the hub has
+(hf://owner/name) is fetched only if you say it here"""
 SKIP = "mend or delete what is damaged, or say --skip-corrupt to leave such images out"
 FIRST_FIVE = 5
 """With no more classes than this, some class of the first five is always right."""

@@ -26,7 +26,8 @@ class DataConfig:
     data: str = "shapes"
     """`shapes` (generated), `cifar10`, `cifar100`, a folder of images (`train/` and `val/` or
     `test/`, or one folder per class; group/class/image works too), a .parquet file, a folder of
-    them, or a Hugging Face id such as `owner/name` or `owner/name:configuration`."""
+    them, or a data set of the Hugging Face hub: `hf://owner/name` or
+    `hf://owner/name:configuration`."""
 
     image_size: int | None = None
     """Height and width in pixels. Default: what the trunk expects (224 for efficientnet-lite0 and
@@ -69,7 +70,7 @@ class DataConfig:
     """Seed for generating and splitting the data; the training run has its own seed."""
 
     def __post_init__(self) -> None:
-        _require(self.data != "", "--data", "a name, a path or a hub id", "nothing")
+        _require(self.data != "", "--data", "a name, a path or hf://owner/name", "nothing")
         _require(0 <= self.holdout < 1, "--holdout", "at least 0 and below 1", self.holdout)
         _require(0 < self.test_share < 1, "--test-share", "above 0 and below 1", self.test_share)
         _require(self.data_seed >= 0, "--data-seed", "at least 0", self.data_seed)

@@ -23,6 +23,7 @@ from blockout.data.config import DATA_DIR_VARIABLE, DataError
 from blockout.data.folders import SPLIT_NAMES, list_folder
 from blockout.data.tables import Table
 from blockout.files import write_atomically, write_text
+from blockout.limits import HUB
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -53,10 +54,11 @@ def find(data: str, cache: Path, *, fetch: bool = True) -> Source:
     """What `--data` means: an existing path, a name in $BLOCKOUT_DATA_DIR, or a hub data set.
 
     Args:
-        data: the name, path or hub id.
+        data: the name or path, or `hf://` and a hub id. A hub id alone, as older runs have it,
+            means what the Hugging Face cache holds: it may be the name of a private folder.
         cache: folder for copies.
-        fetch: may ask the hub. Otherwise nothing leaves this machine: only what the Hugging Face
-            cache holds already is found.
+        fetch: may ask the hub for what is named as its own. Otherwise nothing leaves this machine:
+            only what the Hugging Face cache holds already is found.
 
     Raises:
         DataError: nothing has that name; the message says where we looked and what to do.
@@ -65,7 +67,9 @@ def find(data: str, cache: Path, *, fetch: bool = True) -> Source:
         for path in _candidates(data):
             if path.exists():
                 return _local(path.absolute(), cache)
-        if data not in HUB_IDS:
+        if data.startswith(HUB):
+            _require_id(data)
+        elif data not in HUB_IDS:
             _stop_at_typo(data)
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
         if isinstance(error, DataError):
@@ -86,15 +90,25 @@ def is_gone(place: str, data: str) -> bool:
 
 def _candidates(data: str) -> list[Path]:
     """Where the data may be on this machine. A known name never means a folder right here."""
+    if data.startswith(HUB):
+        return []
     places = [] if data in HUB_IDS else [Path(data).expanduser()]
     if folder := os.environ.get(DATA_DIR_VARIABLE):
         places.append(Path(folder).expanduser() / data)
     return places
 
 
+def _require_id(data: str) -> None:
+    if not re.fullmatch(rf"{HUB}[\w.-]+(/[\w.-]+)?(:[\w.-]+)?", data):
+        raise DataError(
+            f"a data set of the hub is {HUB}owner/name or {HUB}owner/name:configuration, "
+            f"got {data!r}"
+        )
+
+
 def _stop_at_typo(data: str) -> None:
-    """Refuses paths that do not exist and misspelt names. Only owner/name may be a hub id: what a
-    folder of yours is called is never sent anywhere."""
+    """Refuses paths that do not exist and misspelt names, but not what may be in the Hugging Face
+    cache."""
     path = Path(data).expanduser()
     looks_like_path = path.is_absolute() or data.startswith((".", "~")) or data.endswith(".parquet")
     if (
@@ -106,7 +120,7 @@ def _stop_at_typo(data: str) -> None:
         raise DataError(f"there is no file or folder {data!r}{_nearest(path.name, siblings)}")
     if "/" not in data:
         known = [GENERATED, *HUB_IDS, *(e.name for e in Path().iterdir() if e.is_dir())]
-        owner = "; a Hugging Face id has the form owner/name"
+        owner = f"; a data set of the Hugging Face hub is {HUB}owner/name"
         raise DataError(f"there is no data set or folder {data!r}{_nearest(data, known) or owner}")
 
 
@@ -237,11 +251,12 @@ def _require_equal_names(files: dict[str, list[Path]]) -> None:
 
 def _hub(data: str, fetch: bool) -> Source:
     """A hub data set, from the Hugging Face cache if it is there."""
-    name, _, configuration = HUB_IDS.get(data, data).partition(":")
+    bare = data.removeprefix(HUB)
+    name, _, configuration = HUB_IDS.get(data, bare).partition(":")
     opened = _load_from_hub(data, name, configuration or None, fetch)
     caches = [Path(f["filename"]) for split in opened.values() for f in split.cache_files]
     return Source(
-        data.replace("/", "-").replace(":", "-"),
+        bare.replace("/", "-").replace(":", "-"),
         _fingerprint(caches),
         lambda: table_of(data, opened),
         data,
@@ -254,20 +269,32 @@ def _load_from_hub(
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
 
+    fetch = fetch and (data in HUB_IDS or data.startswith(HUB))
     try:
         with _offline(when=not (fetch and _reachable())), _quiet_when_not_a_terminal():
             opened = datasets.load_dataset(name, configuration)
     except (OSError, ValueError, RuntimeError, HfHubHTTPError) as error:
-        folder = os.environ.get(DATA_DIR_VARIABLE)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        hub = f" and on the hub for {name!r} ({reason})" if fetch else ", and asked nobody else"
-        either = "connect to the network" if fetch else f"say --data {data} to fetch it"
-        raise DataError(
-            f"no data set {data!r}. Looked in ${DATA_DIR_VARIABLE} ({folder or 'not set'}), in the "
-            f"Hugging Face cache{hub}. Set {DATA_DIR_VARIABLE} to a folder with the parquet files "
-            f"in {data}/, or {either}"
-        ) from error
+        raise DataError(_not_found(data, name, reason if fetch else "")) from error
     return {str(split): part for split, part in opened.items()}
+
+
+def _not_found(data: str, name: str, reason: str) -> str:
+    """Where was looked, what the hub said (nothing if it was not asked), and what to do."""
+    if not (data in HUB_IDS or data.startswith(HUB)):
+        return (
+            f"there is no file or folder {data!r}, and the Hugging Face cache has no data set of "
+            f"this name; to ask the hub for it, write --data {HUB}{data}"
+        )
+    folder, places = os.environ.get(DATA_DIR_VARIABLE), ["in the Hugging Face cache"]
+    either = "connect to the network" if reason else f"say --data {data} to fetch it"
+    if data in HUB_IDS:
+        places.insert(0, f"in ${DATA_DIR_VARIABLE} ({folder or 'not set'})")
+        either = (
+            f"set {DATA_DIR_VARIABLE} to a folder with its parquet files in {data}/, or {either}"
+        )
+    hub = f" and on the hub for {name!r} ({reason})" if reason else ", and asked nobody else"
+    return f"no data set {data!r}. Looked {', '.join(places)}{hub}; {either}"
 
 
 def _reachable() -> bool:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from blockout.limits import HUB
+
 Method = Literal["baseline", "fc", "dropout", "dropconnect", "blockout"]
 METHODS: tuple[Method, ...] = get_args(Method)
 SMALL_TRUNK, LARGE_TRUNK = "inception-small", "inception-bn"
@@ -51,10 +53,11 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     """The head on the trunk: baseline (a classifier only), fc (two fully-connected layers, then the
     classifier), or these layers with dropout, dropconnect or blockout."""
     trunk: str = "auto"
-    """Pretrained: efficientnet-lite0 (224 px), -lite1 (240 px), -lite2 (260 px), or a Hugging Face
-    model by its id (organisation/name) or the folder it was saved to. From nothing: inception-small
-    (28-64 px) or inception-bn (224 px). auto: efficientnet-lite0 for photographs, that is where the
-    shorter side is above 64 px; inception-small below; the paper's for its data sets."""
+    """Pretrained: efficientnet-lite0 (224 px), -lite1 (240 px), -lite2 (260 px), a model of the
+    Hugging Face hub (hf://organisation/name) or the folder it was saved to. From nothing:
+    inception-small (28-64 px) or inception-bn (224 px). auto: efficientnet-lite0 for photographs,
+    that is where the shorter side is above 64 px; inception-small below; the paper's for its data
+    sets."""
     width: float = 0.5
     """Multiplies the channels of inception-small; 1 is the full model, 0.5 trains on a CPU."""
     early_downsampling: bool = True
@@ -80,7 +83,7 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
             raise ValueError(f"--method must be one of {', '.join(METHODS)}, got {self.method!r}")
         if not self.trunk:
             raise ValueError(
-                f"--trunk must be auto, {', '.join(NAMED_TRUNKS)}, a Hugging Face model id or a "
+                f"--trunk must be auto, {', '.join(NAMED_TRUNKS)}, {HUB}organisation/name or a "
                 "folder, got an empty name"
             )
         if not 0 < self.width <= MOST_WIDTH:
@@ -145,9 +148,13 @@ def origin_of(trunk: str) -> str:
 def is_hub_id(trunk: str) -> bool:
     """Whether a trunk is named as on the Hugging Face hub, and is not a folder of this machine.
 
-    >>> is_hub_id("google/vit"), is_hub_id("/models/vit"), is_hub_id("inception-bn")
-    (True, False, False)
+    Without ``hf://``, as older runs have it, it may also be the name of a folder that is gone.
+
+    >>> is_hub_id("hf://google/vit"), is_hub_id("google/vit"), is_hub_id("inception-bn")
+    (True, True, False)
     """
+    if trunk.startswith(HUB):
+        return True
     named = trunk.count("/") == 1 and "\\" not in trunk and not trunk.startswith((".", "/", "~"))
     return named and not Path(trunk).is_dir()
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from blockout.limits import LARGEST_SIZE
+from blockout.limits import HUB, LARGEST_SIZE
 from blockout.models.config import (
     EFFICIENTNETS,
     NAMED_TRUNKS,
@@ -166,8 +166,11 @@ def _preprocessing(given: dict[str, Any], own_size: int | None) -> Preprocessing
 def locate(trunk: str) -> Path:
     """The folder of a saved model: the one named, or the local copy of a hub model.
 
-    Looks in the cache first, then asks the hub once, so that there is no long wait offline.
+    Looks in the cache first, then asks the hub once, so that there is no long wait offline. Asks
+    for nothing that is not named ``hf://...``: it may be the name of a private folder.
     """
+    if trunk.startswith(HUB):
+        return _from_hub(trunk)
     folder = Path(trunk).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -179,7 +182,7 @@ def locate(trunk: str) -> Path:
     if not is_hub_id(trunk):
         raise ValueError(
             f"--trunk {trunk} is neither a folder nor auto, {', '.join(NAMED_TRUNKS)}, nor a "
-            "Hugging Face model id (organisation/name)"
+            f"model of the Hugging Face hub ({HUB}organisation/name)"
         )
     return _from_hub(trunk)
 
@@ -201,16 +204,22 @@ def _from_hub(trunk: str) -> Path:
     _transformers(trunk)
     from huggingface_hub import snapshot_download
 
-    with contextlib.suppress(OSError):
-        cached = Path(snapshot_download(trunk, local_files_only=True))
+    name = trunk.removeprefix(HUB)
+    with contextlib.suppress(OSError, ValueError):
+        cached = Path(snapshot_download(name, local_files_only=True))
         if (cached / "config.json").is_file() and any(cached.glob("model*.safetensors")):
             return cached
+    if name == trunk:
+        raise ValueError(
+            f"--trunk {trunk} is neither a folder nor in the Hugging Face cache; to ask the hub "
+            f"for it, write --trunk {HUB}{trunk}"
+        )
     try:
-        fetched = snapshot_download(trunk, allow_patterns=list(HUB_FILES), etag_timeout=HUB_TIMEOUT)
+        fetched = snapshot_download(name, allow_patterns=list(HUB_FILES), etag_timeout=HUB_TIMEOUT)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"--trunk {trunk} is neither a folder nor in the Hugging Face cache, and could not be "
-            f"downloaded ({_first_line(error)}); check the name and the connection"
+            f"--trunk {trunk} is not in the Hugging Face cache, and could not be downloaded "
+            f"({_first_line(error)}); check the name and the connection"
         ) from error
     return Path(fetched)
 

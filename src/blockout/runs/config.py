@@ -13,6 +13,7 @@ import msgspec
 from blockout.data import DataConfig, ImageData, StreamSplit
 from blockout.data.sources import GENERATED
 from blockout.guidance import Guidance
+from blockout.limits import HUB
 from blockout.models import ModelConfig
 from blockout.models.config import SMALL_TRUNK, in_paper, is_hub_id, is_pretrained
 from blockout.models.config import resolved as resolved_model
@@ -347,7 +348,7 @@ class TrainConfig:
     @property
     def _trunk_name(self) -> str:
         trunk = self.model.trunk
-        return trunk if is_hub_id(trunk) else name_of(trunk)
+        return trunk.removeprefix(HUB) if is_hub_id(trunk) else name_of(trunk)
 
     def origins(self) -> dict[str, str]:
         """Digests of the weights that paths in this config stand for, as far as they are there.
