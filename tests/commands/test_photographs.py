@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import statistics
 
@@ -182,10 +183,17 @@ def test_the_cache_is_listed_and_cleaned(place, tmp_path, capsys):
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (features,) = [entry for entry in found if entry["name"].startswith("features/")]
     assert features["bytes"] > 30 * 1280 * 4 and not features["deleted"]
+    assert main(["cache", "--cache", str(place / "cache")]) == 0
+    first, name, *_, total = capsys.readouterr().out.splitlines()
+    assert re.match(r" +\d\.\d MB +today  features of \d\d images of photos", first)
+    assert first.endswith(" views of 224 px) by efficientnet-lite0") and total.endswith("cache")
+    assert name.strip() == features["name"]
     assert main(["cache", "--cache", str(place / "cache"), "--clean", "nothing"]) == 1
     assert main([*held, "--older-than", "1"]) == 0
     assert main([*held, "--clean", features["name"]]) == 0
     assert not (place / "cache" / features["name"]).exists()
+    assert main([*held, "--clean", "results"]) == 0
+    assert not list((place / "cache" / "results").iterdir())
     assert main(["cache", "--cache", str(tmp_path / "empty")]) == 0
     assert "0.0 MB in" in capsys.readouterr().out
 

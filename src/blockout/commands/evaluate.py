@@ -49,11 +49,12 @@ def run(arguments: list[str]) -> int:
 def _evaluate(values: argparse.Namespace) -> int:
     opened = open_run(values.folder, data=values.data, cache=values.cache)
     trained = opened.network(values.weights)
+    from blockout.runs.config import name_of
     from blockout.sampling import SampledModel
     from blockout.training import evaluate
 
     split, about = _scored(opened, trained, values)
-    judged, split = _sooner(trained, split, values)
+    judged, split = _sooner(trained, split, values, name_of(values.data or opened.data_name))
     model = SampledModel(judged, values.draws) if values.draws else judged
     torch.manual_seed(opened.seed)  # the same draws each time
     result = evaluate(model, split).require_finite()
@@ -134,7 +135,7 @@ def _note(values: argparse.Namespace, text: str) -> None:
 
 
 def _sooner(
-    trained: "TrainedModel", split: "Split", values: argparse.Namespace
+    trained: "TrainedModel", split: "Split", values: argparse.Namespace, name: str
 ) -> tuple[nn.Module, "Split"]:
     """What to evaluate on what: the head on the trunk's features, kept or computed by the fastest
     way, where that gives the same result sooner than the whole network."""
@@ -151,5 +152,6 @@ def _sooner(
         cache=config.cache_folder,
         workers=config.decoders,
         say=(lambda _: None) if values.json else partial(print, flush=True),
+        name=name,
     )
     return trained.model.head, found["these"]

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -34,8 +34,6 @@ VERSION = 2
 """Part of every key. Raise it when the files or the decoding change their meaning."""
 
 ARRAYS = ("images.npy", "rows.npy")
-KINDS = ("decoded", "features", "arrow", "results")
-"""The folders inside the cache."""
 UNFINISHED = re.compile(r"\.(?P<entry>.+)\.\d+|(?P<older>.+)\.[a-z0-9_]{8}")
 """Names of entries that are being written, by us and by older versions."""
 
@@ -177,39 +175,6 @@ def remembered(folder: Path, entry: str, compute: Callable[[], Json]) -> Json:
         text = _with_digest({"result": result})
         files.write_atomically(place, lambda beside: beside.write_text(text))
     return result
-
-
-class Entry(NamedTuple):
-    """Something in the cache."""
-
-    name: str
-    """Its kind and what it is called there."""
-    bytes: int
-    used: float
-    """When it was last written or read, in seconds since 1970."""
-
-
-def entries(folder: Path) -> list[Entry]:
-    """What the cache holds, the largest first."""
-    places = [place for kind in KINDS for place in (folder / kind).glob("*")]
-    found = [_entry(folder, place) for place in places if place.suffix != ".lock"]
-    return sorted(found, key=lambda entry: (-entry.bytes, entry.name))
-
-
-def _entry(folder: Path, place: Path) -> Entry:
-    inside = [file.stat() for file in place.rglob("*") if file.is_file()] or [place.stat()]
-    used = max(max(status.st_mtime, status.st_atime) for status in inside)
-    name = place.relative_to(folder).as_posix()
-    return Entry(name, sum(status.st_size for status in inside), used)
-
-
-def remove(folder: Path, entry: Entry) -> None:
-    """Deletes an entry, unless another process is working on it: waits for that one first."""
-    kind, _, name = entry.name.partition("/")
-    with locked(folder, name, kind), writing(folder):
-        place = folder / entry.name
-        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
-    (folder / kind / f"{name}.lock").unlink(missing_ok=True)
 
 
 def _with_digest(content: dict[str, Any]) -> str:

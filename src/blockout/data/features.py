@@ -87,6 +87,14 @@ class FeatureStore:
             with cache.writing(self.folder):
                 files.write_text(self.folder / ABOUT, about)
 
+    def serves(self, name: str) -> None:
+        """Notes, for people, a data set that these are features of."""
+        known = self.about.get("data", [])
+        if name and isinstance(known, list) and name not in known:
+            about = json.dumps(self.about | {"data": [*known, name]}, indent=2) + "\n"
+            with cache.writing(self.folder):
+                files.write_text(self.folder / ABOUT, about)
+
     def __contains__(self, key: Key) -> bool:
         return key in self._rows
 

@@ -138,7 +138,7 @@ def _local(path: Path, cache: Path) -> Source:
         return Source(path.name, folder.fingerprint, folder.open, str(path))
     listed = [file for split in files.values() for file in split]
     fingerprint = _fingerprint(listed)
-    copy = cache / "arrow" / fingerprint[:16]
+    copy = cache / "arrow" / f"{path.stem}-{fingerprint[:16]}"
     opened = lambda: _open_parquet(path, files, copy)  # noqa: E731
     return Source(path.stem, fingerprint, opened, str(path), copy)
 

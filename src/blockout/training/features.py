@@ -132,6 +132,7 @@ def with_features(
         workers=workers,
         say=say,
         plan=plan,
+        name=images.name,
     )
     return replace(images, **found)
 
@@ -146,8 +147,10 @@ def feature_splits(
     say: Say,
     views: Mapping[str, int] = MappingProxyType({}),
     plan: Plan = NOTHING_PLANNED,
+    name: str = "",
 ) -> dict[str, FeatureSplit]:
-    """What the trunk says of the images of some splits; ``views`` of each, one by default."""
+    """What the trunk says of the images of some splits; ``views`` of each, one by default. The
+    cache notes the ``name`` of the data set."""
     about = {
         "trunk": model.describe()["trunk"],
         "image_size": seen.image_size,
@@ -157,15 +160,16 @@ def feature_splits(
     }
     entry = cache_key(about, weights_digest(model.trunk))
     works = {
-        name: Work(split, digests(split.pictures, len(split)), views.get(name, 1))
-        for name, split in splits.items()
+        part: Work(split, digests(split.pictures, len(split)), views.get(part, 1))
+        for part, split in splits.items()
     }
     with locked(cache, entry, FOLDER):
         store = FeatureStore(cache, entry, about)
         if store.damaged:
             say(f"note: {store.damaged} damaged files of features are computed again")
         _compute(works, store, seen, model.trunk, workers, say, plan)
-    return {name: FeatureSplit(_gathered(work, store), work.split) for name, work in works.items()}
+        store.serves(name)
+    return {part: FeatureSplit(_gathered(work, store), work.split) for part, work in works.items()}
 
 
 def worth_features(model: ImageClassifier, split: Split) -> bool:

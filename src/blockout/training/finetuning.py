@@ -197,7 +197,7 @@ def judge(
         network = restored(model.describe(), weights).eval()
         splits = {n: s for n in ("holdout", "test") if len(s := getattr(images, n))}
         places = {"cache": config.cache_folder, "workers": config.decoders}
-        found = feature_splits(splits, network, images, say=say, **places)
+        found = feature_splits(splits, network, images, say=say, name=images.name, **places)
         return {name: evaluate(network.head, split) for name, split in found.items()}
 
     both = scores(start.weights), scores(weights)
