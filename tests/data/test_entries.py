@@ -36,7 +36,7 @@ def test_entries_are_told_by_data_set_trunk_and_number_of_images(tmp_path):
     fill(tmp_path)
     about = {entry.name: entry.about for entry in entries(tmp_path)}
     of_f = "features of 5 images of pets, more (10 views of 224 px) by efficientnet-lite0"
-    assert list(about.items())[0] == ("features/f", of_f)  # the largest first
+    assert next(iter(about.items())) == ("features/f", of_f)  # the largest first
     assert about["features/g"] == "features of 0 images (0 views of 48 px) by vit up to stage3"
     assert about[f"decoded/my-pets-{'0' * 16}"] == "6 images of my-pets, decoded to 64 px"
     assert about["results/side-1.json"] == "sizes of images"
@@ -57,7 +57,8 @@ def test_what_cannot_be_read_is_listed_too_and_can_be_removed(tmp_path):
 def test_small_results_are_one_entry_of_the_list_and_ages_are_days(tmp_path):
     fill(tmp_path)
     for path in (tmp_path / "features" / "f").iterdir():
-        os.utime(path, (path.stat().st_atime - 3.5 * 86400,) * 2)
+        os.utime(path, (path.stat().st_mtime - 3.5 * 86400,) * 2)
+    assert entries(tmp_path)  # being listed is no use
     lines = in_words(entries(tmp_path), tmp_path, deleted=False)
     assert "3 days ago  features of 5 images" in lines[0] and lines[1].strip() == "features/f"
     small = next(i for i, line in enumerate(lines) if "2 small results" in line)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,10 +47,15 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def _entry(folder: Path, place: Path) -> Entry:
-    inside = [file.stat() for file in place.rglob("*") if file.is_file()] or [place.stat()]
-    used = max(max(status.st_mtime, status.st_atime) for status in inside)
+    inside = {file: file.stat() for file in place.rglob("*") if file.is_file()}
+    inside = inside or {place: place.stat()}
+    used = max(max(status.st_mtime, status.st_atime) for status in inside.values())
+    about = _about(place)
+    for file, status in inside.items():  # to be listed is not to be used
+        with contextlib.suppress(OSError):
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     name = place.relative_to(folder).as_posix()
-    return Entry(name, sum(status.st_size for status in inside), used, _about(place))
+    return Entry(name, sum(status.st_size for status in inside.values()), used, about)
 
 
 def _about(place: Path) -> str:
