@@ -50,6 +50,15 @@ def test_open_values_become_those_of_section_7(name, nodes, clusters, dropout):
     assert (full.nodes, full.clusters, full.dropout) == (nodes, clusters, dropout)
 
 
+@pytest.mark.parametrize(
+    ("name", "classes", "clusters"),
+    [("photos", 81, 6), ("photos", 5, 5), ("photos", 2, 2), ("cifar100", 3, 6), ("cifar10", 10, 2)],
+)
+def test_there_are_no_more_clusters_than_classes_on_data_of_your_own(name, classes, clusters):
+    assert resolved(ModelConfig(), name, 32, classes).clusters == clusters
+    assert resolved(ModelConfig(clusters=9), name, 32, classes).clusters == 9
+
+
 def test_values_that_were_chosen_stay():
     chosen = ModelConfig(
         "dropout", "inception-bn", 0.25, False, 7, 3, False, False, dropout=0.0, freeze_trunk=True

@@ -171,6 +171,21 @@ def test_a_hub_id_is_kept_whole():
     assert (one["trunk"], other["trunk"]) == ("org1/vit", "org2/vit")
 
 
+def test_an_older_run_goes_on_with_the_clusters_it_began_with(tmp_path):
+    images = make_images()  # of four classes
+    config = TrainConfig(DataConfig("noise"), run=RunConfig(run=tmp_path))
+    now = config.for_images(images)
+    assert now.model.clusters == 4
+    for begun, clusters in ((6, 6), (None, 6), (4, 4)):  # the oldest left them open
+        before = now.flat() | {"clusters": begun}
+        (tmp_path / "config.json").write_text(json.dumps(before))
+        assert config.for_images(images).model.clusters == clusters
+        again = with_values(config, "run", restart=True)
+        assert again.for_images(images).model.clusters == 4
+        chosen = with_values(config, "model", clusters=3)
+        assert chosen.for_images(images).model.clusters == 3
+
+
 def test_other_images_of_the_same_name_have_another_folder():
     config = TrainConfig(DataConfig("photos"))
     few, many = make_images(80), make_images(120)

@@ -49,7 +49,7 @@ def build_model(
     """
     if classes < 2:
         raise ValueError(f"a classifier needs at least 2 classes, got {classes}")
-    config = resolved(config, data_name, image_size)
+    config = resolved(config, data_name, image_size, classes)
     assert config.nodes and config.clusters and config.dropout is not None
     trunk = build_trunk(config, image_size) if trunk is None else trunk
     head = Head(

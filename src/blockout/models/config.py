@@ -65,7 +65,8 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     nodes: int | None = None
     """Nodes per fully-connected layer. Default: the paper's for the data set, else 512."""
     clusters: int | None = None
-    """Number of clusters k for blockout. Default: the paper's for the data set, else 6."""
+    """Number of clusters k for blockout. Default: the paper's for the data set, else 6, or as many
+    as there are classes if these are fewer."""
     hard: bool = True
     """Draw assignments in training; false uses the probabilities themselves (soft)."""
     learned: bool = True
@@ -172,7 +173,22 @@ def automatic_trunk(data_name: str, shorter_side: int) -> str:
     return PHOTOGRAPH_TRUNK
 
 
-def resolved(config: ModelConfig, data_name: str, image_size: int | None) -> ModelConfig:
+def default_clusters(data_name: str, classes: int | None) -> int:
+    """The paper's for its data sets; elsewhere no more than there are classes, because a cluster
+    without a class serves nothing.
+
+    >>> [default_clusters("photos", classes) for classes in (81, 3, 2)]
+    [6, 3, 2]
+    """
+    usual = paper_defaults(data_name).clusters
+    if classes is None or in_paper(data_name):
+        return usual
+    return max(min(usual, classes), 2)
+
+
+def resolved(
+    config: ModelConfig, data_name: str, image_size: int | None, classes: int | None = None
+) -> ModelConfig:
     """The config with all defaults filled in; ``auto`` stays if the image size is unknown."""
     trunk = config.trunk
     if trunk == "auto" and image_size is not None:
@@ -183,6 +199,8 @@ def resolved(config: ModelConfig, data_name: str, image_size: int | None) -> Mod
         trunk=trunk,
         freeze_trunk=is_pretrained(trunk) if config.freeze_trunk is None else config.freeze_trunk,
         nodes=defaults.nodes if config.nodes is None else config.nodes,
-        clusters=defaults.clusters if config.clusters is None else config.clusters,
+        clusters=default_clusters(data_name, classes)
+        if config.clusters is None
+        else config.clusters,
         dropout=defaults.dropout if config.dropout is None else config.dropout,
     )

@@ -15,14 +15,20 @@ from blockout.data.sources import GENERATED
 from blockout.guidance import Guidance
 from blockout.limits import HUB
 from blockout.models import ModelConfig
-from blockout.models.config import SMALL_TRUNK, in_paper, is_hub_id, is_pretrained
+from blockout.models.config import (
+    SMALL_TRUNK,
+    default_clusters,
+    in_paper,
+    is_hub_id,
+    is_pretrained,
+)
 from blockout.models.config import resolved as resolved_model
 from blockout.models.pretrained import folder_digest
 from blockout.optimisation import MEMBERSHIP_SCALE
 from blockout.runs import digests
 from blockout.runs.documents import read_document
 from blockout.runs.errors import RunError
-from blockout.runs.folder import FINAL
+from blockout.runs.folder import CONFIG, FINAL
 from blockout.runs.schedule import LARGE_SET, SHAPES, Schedule, fitting_schedule
 
 
@@ -199,13 +205,25 @@ class TrainConfig:
 
     def for_images(self, images: ImageData) -> Self:
         """Every value that training on these images uses."""
-        chosen = self.resolved(
+        begun = self if self.run.restart else self.as_begun()
+        chosen = begun.resolved(
             image_size=images.image_size,
             images=len(images.train),
+            classes=len(images.classes),
             stream=isinstance(images.train, StreamSplit),
         )
         chosen = chosen._in_whole_epochs(images)
         return chosen.resolved(steps=chosen.steps_on(images))
+
+    def as_begun(self) -> Self:
+        """With as many clusters as the run in ``--run`` began with, if there is one and you leave
+        them open: older runs began with 6 for any number of classes."""
+        path = Path(self.run.run or "") / CONFIG
+        if self.run.run is None or self.model.clusters is not None or not path.exists():
+            return self
+        before = read_config(path)
+        clusters = before.model.clusters or default_clusters(before.data.data, None)
+        return replace(self, model=replace(self.model, clusters=clusters))
 
     def _in_whole_epochs(self, images: ImageData) -> Self:
         """Steps that make whole epochs become epochs: one length has one name."""
@@ -220,6 +238,7 @@ class TrainConfig:
         *,
         image_size: int | None = None,
         images: int | None = None,
+        classes: int | None = None,
         steps: int | None = None,
         stream: bool | None = None,
     ) -> Self:
@@ -228,13 +247,14 @@ class TrainConfig:
         Args:
             image_size: of the images; it decides the trunk.
             images: how many there are to train on; they decide how long and how fast.
+            classes: how many there are; there are no more clusters by default.
             steps: of the whole training run; they decide how often it logs.
             stream: whether images are decoded while training.
         """
         d, o, g = self.data, self.optimisation, self.guidance
         image_size = d.image_size or image_size
         streamed = d.stream if d.stream is not None else stream
-        model = resolved_model(self.model, d.data, image_size)
+        model = resolved_model(self.model, d.data, image_size, classes)
         fitting = _schedule(o.batch_size, d.data, model, images)
         rate = replace(
             o,

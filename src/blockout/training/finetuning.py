@@ -47,9 +47,10 @@ def phases(config: TrainConfig, images: ImageData) -> tuple[TrainConfig, ...]:
     Raises:
         ValueError: the trunk is not frozen, or has not so many stages.
     """
-    last = config.for_images(images)
     if not config.finetunes:
-        return (last,)
+        return (config.for_images(images),)
+    config = config.as_begun()
+    last = config.for_images(images)
     _require_tunable(last, images)
     first = config.before.for_images(images)
     finished = (first.folder_for(images) / files.RESULT).exists()
