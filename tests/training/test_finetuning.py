@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from blockout import training
 from blockout.commands.cli import main
 from blockout.commands.flags import train_flags
 from blockout.runs import Run, RunError, TrainConfig
+from blockout.runs.documents import Result, Scores, Tuning
+from blockout.show.page.summary import _tuned
 from blockout.training import Evaluation, OptimisationConfig, evaluate, finetuning
 
 SMALL = [
@@ -107,6 +110,42 @@ def test_split_and_settings_are_those_of_the_start(place):
     assert run.result.tuning.stages == ("blocks.stage7", "head")
 
 
+def test_the_data_is_looked_at_by_the_features_of_the_frozen_trunk(place, monkeypatch):
+    """Which are kept: nothing passes through the trunk again."""
+    tuned, frozen = (Run.open(place / name) for name in ("run-finetuned", "run"))
+    assert tuned.checks.skipped == "" and tuned.checks == frozen.checks
+    images = frozen.images()
+    start = finetuning.begin(frozen.network().model, frozen.folder, 2)
+    monkeypatch.setattr("blockout.training.features.fast_features", None)
+    config = replace(frozen.data_config, views=2)
+    found = finetuning.as_before(start, frozen.network().model, images, config, print)
+    expected = frozen.network().model.features(next(images.test.batches(4, train=False))[0])
+    torch.testing.assert_close(found.test.features[:4, 0], expected, atol=1e-3, rtol=1e-3)
+    assert found.train.features.shape[:2] == (len(images.train), 2)
+
+
+def test_where_equally_many_are_right_the_loss_is_said_to_decide():
+    def told(kept: str, *holdout: tuple[float, float]) -> tuple[str, str]:
+        held = tuple(Scores(accuracy=a, top5=100.0, loss=loss) for a, loss in holdout)
+        tuning = Tuning("run", ("head",), held, held, kept)
+        result = Result(test=held[0], steps=1, seconds=1.0, tuning=tuning)
+        return str(finetuning.Judgement({}, {}, tuning)), _tuned(result)[0]
+
+    line, sentence = told("tuned", (80.0, 0.5), (80.0, 0.4))
+    assert line.endswith(
+        "Both get equally many of the hold-out right, so the loss decides: the fine-tuned network "
+        "is kept"
+    )
+    assert "equally many of the hold-out right; by the loss, the network of after" in sentence
+    line, sentence = told("start", (80.0, 0.4), (80.0, 0.5))
+    assert line.endswith("so the loss decides: the network of run is kept")
+    assert "by the loss, the network of before was kept" in sentence
+    line, sentence = told("start", (80.0, 0.4), (70.0, 0.5))
+    assert line.endswith("By the hold-out: the network of run is kept")
+    assert sentence.endswith("; by the hold-out, the network of before was kept.")
+    assert "kept" not in told("tuned", (70.0, 0.4), (80.0, 0.5))[1]
+
+
 def test_stopped_and_continued_it_ends_as_if_never_stopped(place, monkeypatch):
     (place / "killed").mkdir()
     shutil.copytree(place / "run", place / "killed" / "run")
@@ -156,7 +195,7 @@ def test_what_does_worse_on_the_hold_out_is_not_kept(place, capsys):
     assert main(train(place, "--finetune", "2", "--finetune-lr", "50", run="bad")) == 0
     said = capsys.readouterr().out
     assert "fine-tuning starts from the finished run in" in said
-    assert "By the hold-out, the network of bad is kept" in said
+    assert "By the hold-out: the network of bad is kept" in said
     assert "fine-tuning did not help, so this is still it" in said
     assert "finished already" not in said
     tuning = Run.open(place / "bad-finetuned").result.tuning

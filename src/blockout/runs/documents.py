@@ -136,6 +136,11 @@ class Tuning(msgspec.Struct, frozen=True):
     kept: Literal["start", "tuned"]
     """Which of both the run holds: the better one on the hold-out."""
 
+    @property
+    def tied(self) -> bool:
+        """Whether both get equally many images of the hold-out right, so that the loss decides."""
+        return self.holdout is not None and self.holdout[0].accuracy == self.holdout[1].accuracy
+
 
 class GroupsFound(msgspec.Struct, frozen=True):
     """Groups of classes by learned memberships, against the groups that the data knows."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockout.data import DataConfig, ImageData, Split
+from blockout.data.features import FeatureSplit
 from blockout.layers import memberships_of
 from blockout.models import (
     FirstStages,
@@ -31,7 +32,7 @@ from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig
 from blockout.runs.documents import Result, Scores, Tuning
 from blockout.training.evaluation import Evaluation, evaluate
-from blockout.training.features import Say, feature_splits
+from blockout.training.features import Say, feature_splits, with_features
 
 LARGEST = 2 << 30
 """Bytes of what comes before the stages that learn, of all views; more is not kept."""
@@ -172,7 +173,10 @@ class Judgement:
             f"({now.loss:.3f}) after",
         )
         kept = "fine-tuned network" if t.kept == "tuned" else f"network of {t.start}"
-        return f"fine-tuning: {'; '.join(said)}. By the hold-out, the {kept} is kept"
+        by = "By the hold-out"
+        if t.tied:
+            by = "Both get equally many of the hold-out right, so the loss decides"
+        return f"fine-tuning: {'; '.join(said)}. {by}: the {kept} is kept"
 
 
 def judge(
@@ -207,6 +211,24 @@ def judge(
     kept = "start" if worse else "tuned"
     tuning = Tuning(start.name, start.stages, said["test"], said.get("holdout"), kept)
     return Judgement(start.weights if worse else weights, both[0 if worse else 1], tuning)
+
+
+def as_before(
+    start: Start, model: ImageClassifier, images: ImageData, config: DataConfig, say: Say
+) -> ImageData:
+    """The images with what the frozen trunk said of them, which is kept: for looking at the data.
+
+    Args:
+        start, model, images, config, say: as in ``judge``.
+    """
+    parts = {name: getattr(images, name) for name in ("train", "holdout", "test")}
+    seen = {n: s.images if isinstance(s, FeatureSplit) else s for n, s in parts.items()}
+    images = replace(images, **seen)
+    if not config.views:
+        return images
+    network = restored(model.describe(), start.weights).eval()
+    places = {"cache": config.cache_folder, "workers": config.decoders}
+    return with_features(images, network, views=config.views, say=say, **places)
 
 
 def _scores(found: Evaluation) -> Scores:

@@ -37,7 +37,7 @@ from blockout.training.evaluation import (
     evaluate,
     recalibrate,
 )
-from blockout.training.finetuning import Start, judge, seconds_per_image
+from blockout.training.finetuning import Start, as_before, judge, seconds_per_image
 from blockout.training.finish import write_results
 from blockout.training.interrupts import SIGNALS, Interrupted, Pending
 from blockout.training.loggers import Loggers
@@ -221,19 +221,20 @@ class Recording:
         self, weights: dict[str, Tensor], p: dict[str, Tensor], final: dict[str, Evaluation]
     ) -> None:
         """Writes what a finished run leaves behind; after fine-tuning, the better of two."""
-        network, beside = self._network(), {}
+        network, beside, looked_at = self._network(), {}, self.data
         if self.start is not None:
             assert isinstance(network, ImageClassifier)
-            found = (self.start, weights, network, self.data, self.config.data)
-            judged = judge(*found, self.narrator.say)
+            about = (network, self.data, self.config.data, self.narrator.say)
+            judged = judge(self.start, weights, *about)
             self.narrator.say(str(judged))
+            looked_at = as_before(self.start, *about)
             weights, final = dict(judged.weights), judged.scores
             beside = {"linear": self.start.result.linear, "tuning": judged.tuning}
         self._say_once(watch.verdict(final, self.tally.train_accuracy))
         if self.config.model.learned:
             self._say_once(watch.starved(p, self.data.classes))
         files.write_tensors(self.folder / files.FINAL, weights)
-        write_checks(self.folder, self.data, final, self.narrator.say)
+        write_checks(self.folder, looked_at, final, self.narrator.say)
         done = (p, self.tally, self.engine.done)
         write_results(self.folder, self.config, network, self.data, final, *done, beside)
 

@@ -227,12 +227,19 @@ def _beside(result: Result, classes: int) -> str:
 
 def _tuned(result: Result) -> list[str]:
     """What fine-tuning of the trunk changed, in a sentence."""
-    if result.tuning is None:
+    tuning = result.tuning
+    if tuning is None:
         return []
-    was, now = (scores.accuracy for scores in result.tuning.test)
+    was, now = (scores.accuracy for scores in tuning.test)
     text = f"Before the trunk was fine-tuned it was {was:.2f} %, after it {now:.2f} %"
-    worse = result.tuning.kept == "start"
-    return [f"{text}; by the hold-out, the network of before was kept." if worse else f"{text}."]
+    by = (
+        "both get equally many of the hold-out right; by the loss,"
+        if tuning.tied
+        else "by the hold-out,"
+    )
+    which = "of before" if tuning.kept == "start" else "of after"
+    told = tuning.tied or tuning.kept == "start"
+    return [f"{text}; {by} the network {which} was kept." if told else f"{text}."]
 
 
 def _structure(run: Run) -> Markup:
