@@ -68,13 +68,49 @@ def test_no_group_is_parted(counts: list[int], sizes: int, seed: int) -> None:
         assert set(catalogue.labels[part]) == set(range(len(counts)))
 
 
-def test_a_large_group_is_trained_on() -> None:
-    catalogue = catalogue_of([40, 40])
-    groups = np.arange(80)
-    groups[np.flatnonzero(catalogue.labels == 0)[:18]] = 0
+def drawn(sizes: list[int], share: float, part: str = "test", seeds: int = 100) -> np.ndarray:
+    """How many images of a class with such groups go to a part, for many seeds."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    labels = np.r_[np.zeros(len(groups), np.int64), np.ones(10, np.int64)]
+    catalogue = Catalogue(("a", "b"), None, None, labels, np.zeros_like(labels))
+    groups = np.r_[groups, len(sizes) + np.arange(10)]
+    own = len(labels) - 10
+    counts = []
+    for seed in range(seeds):
+        shares = {"test": (share, 0.0), "holdout": (0.01, share)}[part]
+        config = DataConfig(test_share=shares[0], holdout=shares[1], data_seed=seed)
+        counts.append((getattr(divide(catalogue, config, groups), part) < own).sum())
+    return np.array(counts)
+
+
+def test_a_group_larger_than_the_share_of_its_class_is_trained_on() -> None:
+    """A burst of 4 of 10 images: 2 are asked for, and it would be the whole test of the class."""
+    catalogue = catalogue_of([10, 10])
+    groups = np.arange(20)
+    burst = np.flatnonzero(catalogue.labels == 0)[:4]
+    groups[burst] = burst[0]
     for seed in range(200):
         division = divide(catalogue, DataConfig(data_seed=seed, holdout=0.0), groups)
-        assert 0 not in groups[division.test] or (groups[division.test] == 0).sum() <= 16
+        assert set(burst) <= set(division.train)
+
+
+def test_a_class_of_bursts_is_tested_by_its_smallest() -> None:
+    assert set(drawn([4, 3, 3], 0.2)) == {3}
+    assert set(drawn([8, 2], 0.2)) == {2}
+    assert set(drawn([5, 5], 0.2)) == {5}  # nothing else can be
+
+
+def test_groups_bring_a_class_closer_to_its_share_and_no_further() -> None:
+    """40 images in bursts of four, of which 8 are asked for."""
+    counts = drawn([4] * 10, 0.2, seeds=300)
+    assert set(counts) == {4, 8} and counts.mean() > 6
+    bursts, alone = drawn([4] * 5 + [1] * 20, 0.2, seeds=300), drawn([1] * 40, 0.2, seeds=300)
+    assert np.abs(bursts - 8).mean() <= np.abs(alone - 8).mean()
+
+
+def test_a_small_holdout_costs_no_class_a_large_group() -> None:
+    assert set(drawn([10, 10, 10, 10], 0.05, "holdout")) == {0}
+    assert set(drawn([10, 10, 3, 3, 4, 4], 0.05, "holdout")) == {3}
 
 
 @given(seed=st.integers(0, 1000), added=st.integers(1, 8))

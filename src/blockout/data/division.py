@@ -20,8 +20,8 @@ Index = Int64[np.ndarray, " n"]
 UNEQUAL = 1.5
 """Class sizes that differ by more than this factor get a note."""
 LARGE_GROUP = 0.25
-"""Groups that cover more of their class than this, and than twice the share that is drawn, are
-trained on: a hold-out of 5 % must not cost a class half of its images."""
+"""A class whose groups all cover more of it than this is not held out: a hold-out of 5 % must not
+cost it half of its images."""
 HELD_OUT_FROM = 4
 """Smaller classes need not have an image in the hold-out: they need it more for training."""
 OPEN = -1
@@ -142,8 +142,10 @@ class _Drawing:
             members = np.flatnonzero(pool & (self.labels == label))
             free = members[self.before[members] == OPEN]
             known = int(chosen[members].sum())
-            needed = not known and (part == TEST or len(members) >= HELD_OUT_FROM)
             groups, sizes = np.unique(self.groups[free], return_counts=True)
+            least = sizes.min(initial=len(members))
+            spared = len(members) < HELD_OUT_FROM or least > LARGE_GROUP * len(members)
+            needed = not known and (part == TEST or not spared)
             numbers = number[groups]
             taken = _taken(numbers, sizes, len(members) - known, share, needed)
             chosen[free[np.isin(self.groups[free], groups[taken])]] = True
@@ -160,9 +162,10 @@ class _Drawing:
 def _taken(
     numbers: Float64[np.ndarray, " groups"], sizes: Index, total: int, share: float, needed: bool
 ) -> Bool[np.ndarray, " groups"]:
-    """Which groups of a class are drawn: those with numbers below the share, without large ones.
+    """Which groups of a class are drawn: single images with numbers below the share, and groups of
+    several where these fit into the share and bring the class closer to it.
 
-    If one is needed and none is drawn, the one with the lowest number. One is always left.
+    If one is needed and none is drawn, the one that exceeds the share least. One is always left.
 
     Args:
         numbers, sizes: of the groups.
@@ -170,10 +173,18 @@ def _taken(
         share: of them to draw.
         needed: whether there must be one.
     """
-    small = sizes <= max(LARGE_GROUP, 2 * share) * total
-    taken = (numbers < share) & small
+    wanted = share * total
+    excess = np.maximum(sizes - max(wanted, 1), 0)
+    taken = (numbers < share) & (sizes == 1)
+    count = int(taken.sum())
+    for group in np.argsort(numbers):
+        size = int(sizes[group])
+        closer = abs(count + size - wanted) < abs(count - wanted)
+        if size > 1 and numbers[group] < share and not excess[group] and closer:
+            taken[group] = True
+            count += size
     if needed and not taken.any() and len(sizes):
-        taken[np.argmin(numbers + ~small)] = True
+        taken[np.lexsort((numbers, excess))[0]] = True
     if taken.any() and sizes[taken].sum() == total:
         taken[np.argmax(np.where(taken, numbers, -1))] = False
     return taken
