@@ -18,7 +18,7 @@ RAW_VALUES = (
     {"raw": '"\\u202e\\u2066"'}, {"raw": '"a\\nb\\rc"'}, {"raw": '"', "end": "x" * 100_000 + '"'},
     {"raw": '"</script><script>alert(1)</script>"'}, {"raw": '"\\"\'><b torture onerror=x>"'},
     {"raw": '"<meta http-equiv=refresh content=0>"'},
-    {"raw": '"../../../../tmp/x"'}, {"raw": '"owner/name"'}, {"raw": '"/dev/zero"'},
+    {"raw": '"../../../../tmp/x"'}, {"raw": '"hf://owner/name"'}, {"raw": '"/dev/zero"'},
     {"raw": '""'}, {"raw": "{}"}, {"raw": "[]"}, {"raw": "-1"}, {"raw": "0"}, {"raw": "2"},
     {"raw": "9007199254740993"}, {"raw": "18446744073709551616"}, {"raw": "1e308"},
     {"raw": "true"}, {"raw": "null"}, {"raw": "0.5"}, {"raw": '"1"'}, {"raw": ""},
