@@ -70,7 +70,7 @@ WRITTEN = ("page.html", "figures", "model.safetensors", "run")
 FLAG_VALUES = (
     "", "-1", "0", "1", "2", "0.5", "1e308", "-1e-320", "nan", "inf", "1" + "0" * 400, "true",
     "9999999999999", "null", "[]", "{}", "\x1b[31mred", "x" * 5000, "../x", "/dev/full", "data",
-    "run", "é\u202e", "a\nb", "hf://owner/name", "final", "json", "/proc/self/mem", "200000", "~root",
+    "run", "é\u202e", "a\nb", "hf://a/b", "final", "json", "/proc/self/mem", "200000", "~root",
 )  # fmt: skip
 FEW_PROCESSES = ("devices", "num-nodes", "workers")
 MEMORY_LIMIT = 2 << 30

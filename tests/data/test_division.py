@@ -108,9 +108,24 @@ def test_groups_bring_a_class_closer_to_its_share_and_no_further() -> None:
     assert np.abs(bursts - 8).mean() <= np.abs(alone - 8).mean()
 
 
+def test_which_bursts_are_drawn_does_not_hang_on_the_order_of_images() -> None:
+    catalogue = catalogue_of([40, 40])
+    contents = np.random.default_rng(0).integers(0, 256, (80, 16), np.uint8)
+    catalogue = dataclasses.replace(catalogue, contents=contents)
+    groups = groups_of(catalogue, 8, seed=1)
+    for seed in range(20):
+        config = DataConfig(data_seed=seed, holdout=0.0)
+        order = np.random.default_rng(seed).permutation(80)
+        numbers = np.random.default_rng(seed).permutation(10**6)[groups]  # other names of groups
+        again = divide(catalogue.at(order), config, numbers[order])
+        expected = divide(catalogue, config, groups)
+        assert set(order[again.test].tolist()) == set(expected.test.tolist())
+
+
 def test_a_small_holdout_costs_no_class_a_large_group() -> None:
     assert set(drawn([10, 10, 10, 10], 0.05, "holdout")) == {0}
-    assert set(drawn([10, 10, 3, 3, 4, 4], 0.05, "holdout")) == {3}
+    assert drawn([10, 10, 3, 3, 4, 4], 0.05, "holdout").max() <= 7
+    assert drawn([10, 10, 3, 3, 4, 4], 0.05, "holdout").min() >= 3
 
 
 @given(seed=st.integers(0, 1000), added=st.integers(1, 8))

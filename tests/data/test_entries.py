@@ -47,8 +47,9 @@ def test_what_cannot_be_read_is_listed_too_and_can_be_removed(tmp_path):
     (tmp_path / "features" / "f" / "about.json").write_text("{")
     (tmp_path / "decoded" / f"my-pets-{'0' * 16}" / "images.npy").write_bytes(b"")
     (tmp_path / "results" / "unknown-1.json").write_text("")
+    os.mkfifo(tmp_path / "features" / "g" / "0.safetensors")  # nobody writes into it
     found = {entry.name: entry for entry in entries(tmp_path)}
-    broken = ("features/f", f"decoded/my-pets-{'0' * 16}", "results/unknown-1.json")
+    broken = ("features/f", "features/g", f"decoded/my-pets-{'0' * 16}", "results/unknown-1.json")
     assert all(found[name].about == "not readable" for name in broken)
     remove(tmp_path, found["features/f"])
     assert "features/f" not in {entry.name for entry in entries(tmp_path)}

@@ -141,7 +141,7 @@ def test_where_equally_many_are_right_the_loss_is_said_to_decide():
     assert line.endswith("so the loss decides: the network of run is kept")
     assert "by the loss, the network of before was kept" in sentence
     line, sentence = told("start", (80.0, 0.4), (70.0, 0.5))
-    assert line.endswith("By the hold-out: the network of run is kept")
+    assert line.endswith("By the hold-out, the network of run is kept")
     assert sentence.endswith("; by the hold-out, the network of before was kept.")
     assert "kept" not in told("tuned", (70.0, 0.4), (80.0, 0.5))[1]
 
@@ -195,7 +195,7 @@ def test_what_does_worse_on_the_hold_out_is_not_kept(place, capsys):
     assert main(train(place, "--finetune", "2", "--finetune-lr", "50", run="bad")) == 0
     said = capsys.readouterr().out
     assert "fine-tuning starts from the finished run in" in said
-    assert "By the hold-out: the network of bad is kept" in said
+    assert "the network of bad is kept" in said
     assert "fine-tuning did not help, so this is still it" in said
     assert "finished already" not in said
     tuning = Run.open(place / "bad-finetuned").result.tuning

@@ -20,8 +20,9 @@ Index = Int64[np.ndarray, " n"]
 UNEQUAL = 1.5
 """Class sizes that differ by more than this factor get a note."""
 LARGE_GROUP = 0.25
-"""A class whose groups all cover more of it than this is not held out: a hold-out of 5 % must not
-cost it half of its images."""
+"""Groups that cover more of their class than this, and than twice the share that is drawn, are not
+held out: a hold-out of 5 % must not cost a class half of its images. They may exceed the share, or
+it would hardly ever have a burst."""
 HELD_OUT_FROM = 4
 """Smaller classes need not have an image in the hold-out: they need it more for training."""
 OPEN = -1
@@ -142,12 +143,10 @@ class _Drawing:
             members = np.flatnonzero(pool & (self.labels == label))
             free = members[self.before[members] == OPEN]
             known = int(chosen[members].sum())
+            needed = not known and (part == TEST or len(members) >= HELD_OUT_FROM)
             groups, sizes = np.unique(self.groups[free], return_counts=True)
-            least = sizes.min(initial=len(members))
-            spared = len(members) < HELD_OUT_FROM or least > LARGE_GROUP * len(members)
-            needed = not known and (part == TEST or not spared)
-            numbers = number[groups]
-            taken = _taken(numbers, sizes, len(members) - known, share, needed)
+            draw = _to_test if part == TEST else _to_holdout
+            taken = draw(number[groups], sizes, len(members) - known, share, needed)
             chosen[free[np.isin(self.groups[free], groups[taken])]] = True
         return np.flatnonzero(chosen)
 
@@ -159,11 +158,11 @@ class _Drawing:
         return self.chance[part][order[first]]
 
 
-def _taken(
+def _to_test(
     numbers: Float64[np.ndarray, " groups"], sizes: Index, total: int, share: float, needed: bool
 ) -> Bool[np.ndarray, " groups"]:
-    """Which groups of a class are drawn: single images with numbers below the share, and groups of
-    several where these fit into the share and bring the class closer to it.
+    """Which groups of a class are drawn for the test: single images with numbers below the share,
+    and groups of several where they fit into the share and bring the class closer to it.
 
     If one is needed and none is drawn, the one that exceeds the share least. One is always left.
 
@@ -176,15 +175,38 @@ def _taken(
     wanted = share * total
     excess = np.maximum(sizes - max(wanted, 1), 0)
     taken = (numbers < share) & (sizes == 1)
-    count = int(taken.sum())
-    for group in np.argsort(numbers):
-        size = int(sizes[group])
-        closer = abs(count + size - wanted) < abs(count - wanted)
-        if size > 1 and numbers[group] < share and not excess[group] and closer:
-            taken[group] = True
-            count += size
+    order, count = np.argsort(numbers), int(taken.sum())
+    bursts: Bool[np.ndarray, " groups"] = (numbers < share) & (sizes > 1) & (excess == 0)
+    for group in order[bursts[order]]:
+        closer = abs(count + sizes[group] - wanted) < abs(count - wanted)
+        taken[group] = closer
+        count += int(sizes[group]) * closer
     if needed and not taken.any() and len(sizes):
         taken[np.lexsort((numbers, excess))[0]] = True
+    return _with_one_left(taken, numbers, sizes, total)
+
+
+def _to_holdout(
+    numbers: Float64[np.ndarray, " groups"], sizes: Index, total: int, share: float, needed: bool
+) -> Bool[np.ndarray, " groups"]:
+    """Which are drawn for the hold-out: those with numbers below the share, without large ones.
+
+    If one is needed and none is drawn, the one with the lowest number, unless all are large. One is
+    always left.
+    """
+    small = sizes <= max(LARGE_GROUP, 2 * share) * total
+    taken = (numbers < share) & small
+    if needed and not taken.any() and small.any():
+        taken[np.argmin(numbers + ~small)] = True
+    return _with_one_left(taken, numbers, sizes, total)
+
+
+def _with_one_left(
+    taken: Bool[np.ndarray, " groups"],
+    numbers: Float64[np.ndarray, " groups"],
+    sizes: Index,
+    total: int,
+) -> Bool[np.ndarray, " groups"]:
     if taken.any() and sizes[taken].sum() == total:
         taken[np.argmax(np.where(taken, numbers, -1))] = False
     return taken

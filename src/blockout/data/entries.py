@@ -24,7 +24,15 @@ RESULTS = {
     "moments": "mean and spread of pixels",
     "damaged": "which images cannot be read",
 }
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError)
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    SafetensorError,
+)
 
 
 class Entry(NamedTuple):
@@ -66,6 +74,7 @@ def _about(place: Path) -> str:
 
 
 def _decoded(place: Path) -> str:
+    files.require_regular(place / "images.npy")
     images = np.load(place / "images.npy", mmap_mode="r")
     return f"{len(images):,} images of {_name(place)}, decoded to {images.shape[1]} px"
 
@@ -87,6 +96,7 @@ def _features(place: Path) -> str:
     about = json.loads(files.read_bytes(place / ABOUT))
     contents, views = set(), 0
     for path in place.glob("*.safetensors"):
+        files.require_regular(path)
         with safe_open(path, "numpy") as part:
             keys = part.get_tensor("keys")
         views += len(keys)

@@ -173,10 +173,10 @@ class Judgement:
             f"({now.loss:.3f}) after",
         )
         kept = "fine-tuned network" if t.kept == "tuned" else f"network of {t.start}"
-        by = "By the hold-out"
+        by = "By the hold-out,"
         if t.tied:
-            by = "Both get equally many of the hold-out right, so the loss decides"
-        return f"fine-tuning: {'; '.join(said)}. {by}: the {kept} is kept"
+            by = "Both get equally many of the hold-out right, so the loss decides:"
+        return f"fine-tuning: {'; '.join(said)}. {by} the {kept} is kept"
 
 
 def judge(
