@@ -25,6 +25,16 @@ def test_changed_labels_are_found_with_the_class_they_come_from_and_nothing_else
     assert found.looks_like.tolist() == truth[[3, 50, 111]].tolist()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_changed_label_is_found_in_a_set_of_thirty_images(seed: int):
+    """Whose features have much in common, as those of photographs have: classes score little."""
+    features, truth = clusters(per=10, classes=3, seed=seed)
+    labels = truth.copy()
+    labels[4] = (truth[4] + 1) % 3
+    judge = LabelJudge(features + 0.45, labels, 3)
+    assert judge.average.max() < 0.3 and judge.known().places.tolist() == [4]
+
+
 def test_other_images_are_judged_by_the_same_rule():
     features, truth = clusters()
     labels = truth[120:].copy()
