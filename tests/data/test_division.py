@@ -83,11 +83,12 @@ def drawn(sizes: list[int], share: float, part: str = "test", seeds: int = 100) 
     return np.array(counts)
 
 
-def test_a_group_larger_than_the_share_of_its_class_is_trained_on() -> None:
-    """A burst of 4 of 10 images: 2 are asked for, and it would be the whole test of the class."""
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_group_larger_than_the_share_of_its_class_is_trained_on(size: int) -> None:
+    """Of 10 images 2 are asked for: a burst of 3 would be the whole test of the class."""
     catalogue = catalogue_of([10, 10])
     groups = np.arange(20)
-    burst = np.flatnonzero(catalogue.labels == 0)[:4]
+    burst = np.flatnonzero(catalogue.labels == 0)[:size]
     groups[burst] = burst[0]
     for seed in range(200):
         division = divide(catalogue, DataConfig(data_seed=seed, holdout=0.0), groups)
