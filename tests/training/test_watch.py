@@ -54,12 +54,21 @@ def test_the_distribution_counts_every_membership():
 
 
 def test_branches_without_classes_or_nodes_are_starved():
-    hidden, last = torch.zeros(60, 3), torch.zeros(4, 3)
+    hidden, last, classes = torch.zeros(60, 3), torch.zeros(6, 3), tuple("abcdef")
     hidden[:, 0], hidden[:30, 1], hidden[:1, 2] = 0.5, 1, 1
     last[:, 0], last[:2, 2] = 1, 1
-    (said,) = watch.starved({"P_0": hidden, "P_1": last}, ("a", "b", "c", "d")).values()
+    (said,) = watch.starved({"P_0": hidden, "P_1": last}, classes).values()
     assert "2 of 3 branches are starved" in said and "try --clusters 1" in said
     assert "3 has 1 of 60 nodes in P_0" in said and "2 serves no class" in said
     last[3, 1], hidden[:2, 2] = 1, 1  # a tenth of an equal share
-    assert watch.starved({"P_0": hidden, "P_1": last}, ("a", "b", "c", "d")) == {}
+    assert watch.starved({"P_0": hidden, "P_1": last}, classes) == {}
     assert watch.starved({"P_0": torch.zeros(8, 1)}, ("a",)) == {} == watch.starved({}, ())
+
+
+def test_a_branch_that_few_classes_do_not_need_is_not_starved():
+    hidden, last = torch.zeros(60, 3), torch.zeros(4, 3)
+    hidden[:, :2], last[:2, 0], last[2:, 1] = 1, 1, 1
+    assert watch.starved({"P_0": hidden, "P_1": last}, tuple("abcd")) == {}
+    hidden[:, 1] = 0
+    (said,) = watch.starved({"P_0": hidden, "P_1": last}, tuple("abcd")).values()
+    assert "1 of 3 branches are starved (2 has 0 of 60 nodes in P_0)" in said

@@ -18,6 +18,8 @@ DEAD = 0.25
 """Share of dead nodes that is worth a warning."""
 STARVED = 0.1
 """A branch is starved if it has less than this share of what it would have of equal branches."""
+CLASSES_EACH = 2
+"""Only with so many classes for each branch, a branch without any is worth a warning."""
 UNLEARNED = 75.0
 """Per cent of its own training images that a network should know in the end."""
 WORSE = 0.5
@@ -78,19 +80,25 @@ def collapses(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> di
 def starved(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> dict[str, str]:
     """Branches (clusters) that came to nothing in the end: without a class, or with hardly a node.
 
+    Where there are few classes, some branches have none, because similar classes share one.
+
     >>> list(starved({"P_0": torch.eye(2)[[0] * 40], "P_1": torch.ones(4, 2)}, ("a",) * 4))
     ['starved branches']
     """
     found: dict[int, str] = {}
     last = list(memberships)[-1] if memberships else None
-    for name, p in memberships.items():
+    spare: set[int] = set()
+    for name, p in reversed(memberships.items()):
         counts, (nodes, clusters) = (p >= NEAR).sum(0).tolist(), p.shape
         is_last = name == last and nodes == len(classes)
-        for cluster, count in enumerate(counts):
-            if is_last and not count:
-                found[cluster] = f"{cluster + 1} serves no class"
-            elif not is_last and count < STARVED * nodes / clusters:
+        unserved = {cluster for cluster, count in enumerate(counts) if is_last and not count}
+        if nodes < CLASSES_EACH * clusters:
+            spare |= unserved
+        found |= {cluster: f"{cluster + 1} serves no class" for cluster in unserved}
+        for cluster, count in enumerate(() if is_last else counts):
+            if count < STARVED * nodes / clusters:
                 found.setdefault(cluster, f"{cluster + 1} has {count} of {nodes} nodes in {name}")
+    found = {cluster: text for cluster, text in sorted(found.items()) if cluster not in spare}
     total = max((p.shape[1] for p in memberships.values()), default=0)
     if not found or total < 2:
         return {}
