@@ -46,7 +46,7 @@ def images_of(run: "Run", *, quiet: bool = False) -> "ImageData":
         return found
     for change in found.changes.words():
         print(f"note: {change}")
-    if found.changes.harmless and run.has_changed(found):
+    if run.split is None and run.has_changed(found):
         print("note: the images have changed since this run; its splits are no longer the same")
     return found
 

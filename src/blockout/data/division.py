@@ -2,10 +2,12 @@
 
 What the data says about its splits is kept. What it leaves open is drawn by the content of each
 image and by `data_seed`: the same images are divided alike everywhere, whatever they are called,
-and an image that is added moves no other. Groups of alike images go to one side.
+and an image that is added moves no other, unless that is one of a group. Groups of alike images go
+to one side; of those, each class has as many in the test as bring it close to its share.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,7 +164,8 @@ def _to_test(
     numbers: Float64[np.ndarray, " groups"], sizes: Index, total: int, share: float, needed: bool
 ) -> Bool[np.ndarray, " groups"]:
     """Which groups of a class are drawn for the test: single images with numbers below the share,
-    and groups of several where they fit into the share and bring the class closer to it.
+    then groups of several, the lowest numbers first, where they fit into the share and bring the
+    class closer to it.
 
     If one is needed and none is drawn, the one that exceeds the share least. One is always left.
 
@@ -173,10 +176,10 @@ def _to_test(
         needed: whether there must be one.
     """
     wanted = share * total
-    excess = np.maximum(sizes - max(wanted, 1), 0)
+    excess = np.maximum(sizes - math.ceil(wanted), 0)
     taken = (numbers < share) & (sizes == 1)
     order, count = np.argsort(numbers), int(taken.sum())
-    bursts: Bool[np.ndarray, " groups"] = (numbers < share) & (sizes > 1) & (excess == 0)
+    bursts: Bool[np.ndarray, " groups"] = (sizes > 1) & (excess == 0)
     for group in order[bursts[order]]:
         closer = abs(count + sizes[group] - wanted) < abs(count - wanted)
         taken[group] = closer

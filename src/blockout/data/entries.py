@@ -24,6 +24,8 @@ RESULTS = {
     "moments": "mean and spread of pixels",
     "damaged": "which images cannot be read",
 }
+SETS = 3
+"""So many data sets are named that features are of."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -101,7 +103,9 @@ def _features(place: Path) -> str:
             keys = part.get_tensor("keys")
         views += len(keys)
         contents.update(map(bytes, keys[:, :CONTENT_BYTES]))
-    of = f" of {', '.join(map(str, about['data']))}" if about.get("data") else ""
+    names = [str(name) for name in about.get("data", [])]
+    more = f" and {len(names) - SETS} more" if len(names) > SETS else ""
+    of = f" of {', '.join(names[:SETS])}{more}" if names else ""
     seen = f"{views:,} views of {about['image_size']} px"
     return f"features of {len(contents):,} images{of} ({seen}) by {_trunk(about['trunk'])}"
 
