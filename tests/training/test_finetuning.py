@@ -192,7 +192,7 @@ def test_statistics_of_the_head_fit_what_the_tuned_trunk_says(place):
 
 def test_what_does_worse_on_the_hold_out_is_not_kept(place, capsys):
     shutil.copytree(place / "run", place / "bad")
-    assert main(train(place, "--finetune", "2", "--finetune-lr", "50", run="bad")) == 0
+    assert main(train(place, "--finetune", "2", "--finetune-lr", "20", run="bad")) == 0
     said = capsys.readouterr().out
     assert "fine-tuning starts from the finished run in" in said
     assert "the network of bad is kept" in said
