@@ -77,7 +77,7 @@ def test_killed_between_digest_and_file_either_file_is_whole(tmp_path, monkeypat
 
 def test_digests_that_are_a_link_to_nothing_are_refused(tmp_path):
     (tmp_path / files.DIGESTS).symlink_to("nothing")
-    with pytest.raises(RunError, match="No such file.*digests.txt"):
+    with pytest.raises(RunError, match=r"No such file.*digests\.txt"):
         write_json(tmp_path / files.CONFIG, {"a": 1})
     assert [path.name for path in tmp_path.iterdir()] == [files.DIGESTS]
 

@@ -88,7 +88,7 @@ def starved(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> dict
     found: dict[int, str] = {}
     last = list(memberships)[-1] if memberships else None
     spare: set[int] = set()
-    for name, p in reversed(memberships.items()):
+    for name, p in list(memberships.items())[::-1]:
         counts, (nodes, clusters) = (p >= NEAR).sum(0).tolist(), p.shape
         is_last = name == last and nodes == len(classes)
         unserved = {cluster for cluster, count in enumerate(counts) if is_last and not count}
