@@ -1,4 +1,4 @@
-"""The seam: layers compute with two functions of ``masking``, which a faster twin can replace."""
+"""The seam: layers compute with two functions of ``kernels``, which a faster twin can replace."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from blockout import BlockoutConv2d, BlockoutLinear, Memberships, masking, sample_predictions
+from blockout import BlockoutConv2d, BlockoutLinear, Memberships, kernels, sample_predictions
 from blockout.masking import Assignments
 
 
@@ -28,13 +28,13 @@ def calls(monkeypatch):
     seen = []
 
     def record(name):
-        original = getattr(masking, name)
+        original = getattr(kernels, name)
 
         def twin(x, weight, c_out, c_in, *rest):
             seen.append((name, weight, c_out, c_in))
             return original(x, weight, c_out, c_in, *rest)
 
-        monkeypatch.setattr(masking, name, twin)
+        monkeypatch.setattr(kernels, name, twin)
 
     record("masked_linear"), record("masked_conv2d")
     return seen
@@ -151,7 +151,7 @@ def test_a_twin_with_a_backward_of_its_own_trains_alike(monkeypatch, estimator):
         return [y.detach(), *(p.grad for p in net.parameters())]
 
     reference = train()
-    monkeypatch.setattr(masking, "masked_linear", by_codes)
+    monkeypatch.setattr(kernels, "masked_linear", by_codes)
     twin = train()
     assert len(reference) == 1 + 3 * 2 + 4
     assert all(grad.abs().sum() > 0 for grad in reference)

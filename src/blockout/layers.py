@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockout import masking
+from blockout import kernels, masking
 from blockout.initialisation import input_gram, output_second_moments
 from blockout.memberships import Memberships, positive_integers
 
@@ -183,7 +183,7 @@ class BlockoutLinear(BlockoutLayer):
     def forward(self, x: Float[Tensor, "*batch features_in"]) -> Float[Tensor, "*batch nodes_out"]:
         require_width(self, x, -1, self.in_features)
         c_out, c_in = self._assignments(x)
-        y = masking.masked_linear(x, self.weight, c_out, c_in, self.bias)
+        y = kernels.masked_linear(x, self.weight, c_out, c_in, self.bias)
         self.outputs.made(y, c_out)
         return y
 
@@ -267,7 +267,7 @@ class BlockoutConv2d(BlockoutLayer):
             around = self._geometry._reversed_padding_repeated_twice
             x, padding = F.pad(x, around, mode=self.padding_mode), 0
         geometry = self.stride, padding, self.dilation
-        y = masking.masked_conv2d(x, self.weight, c_out, c_in, self.bias, *geometry)
+        y = kernels.masked_conv2d(x, self.weight, c_out, c_in, self.bias, *geometry)
         self.outputs.made(y, c_out)
         return y
 

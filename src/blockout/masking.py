@@ -19,9 +19,9 @@ masked weight, W_j  W~_j * mask: what the layer multiplies by
 code                the subset of clusters a node belongs to
 ==================  ============================================================================
 
-Layers compute with ``masked_linear`` and ``masked_conv2d`` only. Replace these two names to run
-a faster implementation: it receives W~ and, for each side, either P or an ``Assignments``, which
-keeps the drawn bits apart from the path of the gradients.
+Layers compute with two functions only, ``masked_linear`` and ``masked_conv2d``, by way of
+``kernels``, which has faster twins of them. A twin receives W~ and, for each side, either P or an
+``Assignments``, which keeps the drawn bits apart from the path of the gradients.
 
 The paper has two misprints: Eq. 3 swaps the indices of w~, and Eq. 8 transposes the wrong terms.
 The versions here have consistent shapes (``test_equation_3_is_the_sum_over_clusters``,

@@ -1,0 +1,21 @@
+"""Fast twins of ``masking.masked_linear`` and ``masked_conv2d``. Layers call these.
+
+One place decides how a masked product is computed, from what it is given:
+
+==========  ======================================================================================
+reference   ``masking``, with torch's own gradients: small layers, other devices, autocast,
+            compiled code, transforms of ``torch.func``
+tiles       a few rows of W~ at a time, whose mask is made, used and forgotten while it is in the
+            processor's cache: no matrix of the size of W~ but its gradient is ever written
+sparse      the same, where many nodes have no cluster in common: each tile leaves out the inputs
+            that its outputs cannot see
+kept        in eval mode and without gradients, the masked weight of the last call
+==========  ======================================================================================
+
+Needs torch only, and no compiler. The same draws on the same machine with the same number of
+threads give the same bits.
+"""
+
+from blockout.kernels.choice import masked_conv2d, masked_linear
+
+__all__ = ["masked_conv2d", "masked_linear"]

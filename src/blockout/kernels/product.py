@@ -1,0 +1,209 @@
+"""x W^T + b tile by tile, and its gradients (Eqs. 7 and 8).
+
+Matrices of activations have one row per node here, so that the nodes of a tile are whole rows.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from blockout import masking
+from blockout.kernels.masks import Masks
+from blockout.kernels.tiles import Places, Tile, chosen, count
+
+AT_ONCE = 1 << 18
+"""Weights of whole rows that are gathered or scattered at a time, in a core's cache."""
+KEPT = 0.3
+"""Gathered weights up to this share of all are kept for the backward pass."""
+Gradients = tuple[Tensor | None, ...]
+
+
+class TiledProduct(torch.autograd.Function):
+    """``masking.masked_linear`` of two axes, whose C are plain tensors that receive dL/dC.
+
+    Where tiles leave out columns, dL/dC has the entries at which C is not zero, which are all that
+    Eq. 9 uses, and zeros elsewhere.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "n nodes_in"],
+        weight: Float[Tensor, "nodes_out nodes_in"],
+        c_out: Float[Tensor, "nodes_out clusters"],
+        c_in: Float[Tensor, "nodes_in clusters"],
+        bias: Float[Tensor, "nodes_out"] | None,
+        tiles: Sequence[Tile],
+    ) -> Float[Tensor, "n nodes_out"]:
+        ctx.save_for_backward(x, weight, c_out, c_in, bias)
+        ctx.tiles, ctx.masks = tiles, Masks(c_out, c_in)
+        bench, inputs = _Bench(weight, tiles, ctx.masks), _by_node(x, tiles)
+        ctx.parts = bench.keeps_parts()
+        y = _by_node(x.new_zeros(len(x), len(weight)), tiles)
+        for tile in tiles:
+            masked = bench.masked(tile, bench.weights(tile, ctx.parts), bench.mask(tile))
+            _put(y, tile.rows, masked, chosen(inputs, tile.columns))
+        y = y.T.contiguous()
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Float[Tensor, "n nodes_out"]) -> Gradients:  # pyright: ignore
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+        if torch.is_grad_enabled():  # the gradient will be differentiated
+            return (*_by_autograd(saved, needs[:5], delta), None)
+        x, weight, c_out, c_in, _ = saved
+        d_x = _by_node(torch.zeros_like(x), ctx.tiles) if needs[0] else None
+        d_weight = torch.empty_like(weight) if needs[1] else None
+        d_c = (torch.zeros_like(c_out), torch.zeros_like(c_in)) if any(needs[2:4]) else None
+        bench = _Bench(weight, ctx.tiles, ctx.masks)
+        inputs, deltas = _by_node(x, ctx.tiles), _by_node(delta, ctx.tiles)
+        for number, tile in enumerate(ctx.tiles):
+            weights = ctx.parts[number] if ctx.parts else bench.weights(tile)
+            mask, back = bench.mask(tile), deltas[tile.rows]
+            if d_weight is not None or d_c is not None:
+                g = bench.product(tile, back, chosen(inputs, tile.columns).T)
+                if d_weight is not None:
+                    bench.put_product(d_weight, tile, g, mask)
+                if d_c is not None:
+                    _add_assignment_gradients(d_c, (c_out, c_in), tile, g.mul_(weights))
+            if d_x is not None:
+                _add(d_x, tile.columns, bench.masked(tile, weights, mask).T, back)
+        if d_weight is not None:
+            d_weight.index_fill_(0, _untouched(ctx.tiles, len(weight)), 0)
+        d_bias = delta.sum(0) if needs[4] else None
+        d_c_out, d_c_in = d_c or (None, None)
+        return None if d_x is None else d_x.T, d_weight, d_c_out, d_c_in, d_bias, None
+
+
+def _by_autograd(
+    saved: Sequence[Tensor | None], needs: Sequence[bool], delta: Tensor
+) -> list[Tensor | None]:
+    """The gradients as functions that can be differentiated again."""
+    wanted = [one for one, need in zip(saved, needs, strict=True) if need and one is not None]
+    y = masking.masked_linear(*saved)  # pyright: ignore
+    found = iter(torch.autograd.grad(y, wanted, delta, create_graph=True))
+    return [next(found) if need else None for need in needs]
+
+
+class _Places(threading.local):
+    """Memory of a thread that its products use again: new memory is slow at first use."""
+
+    def __init__(self) -> None:
+        self.named: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_places = _Places()
+
+
+class _Bench:
+    """Room for one tile at a time."""
+
+    def __init__(self, weight: Tensor, tiles: Sequence[Tile], masks: Masks) -> None:
+        self.weight, self.masks = weight.detach(), masks
+        self.counts = [rows * columns for rows, columns in map(self.sizes, tiles)]
+        self.largest = max(*self.counts, AT_ONCE, weight.shape[1])
+        self.few = max(AT_ONCE // weight.shape[1], 1)
+
+    def sizes(self, tile: Tile) -> tuple[int, int]:
+        return count(tile.rows, len(self.weight)), count(tile.columns, self.weight.shape[1])
+
+    def place(self, name: str, rows: int, columns: int) -> Tensor:
+        """Memory for a matrix; what an earlier one of this name held is lost."""
+        key = name, self.weight.dtype
+        if (found := _places.named.get(key)) is None or len(found) < self.largest:
+            with torch.inference_mode(False):
+                found = _places.named[key] = self.weight.new_empty(self.largest)
+        return found[: rows * columns].view(rows, columns)
+
+    def product(self, tile: Tile, a: Tensor, b: Tensor) -> Tensor:
+        return torch.mm(a, b, out=self.place("product", *self.sizes(tile)))
+
+    def mask(self, tile: Tile) -> Tensor:
+        """C_j C_{j-1}^T / k of the tile; one row if all are alike."""
+        if (row := self.masks.row_of(tile)) is not None:
+            return row
+        return self.masks.of(tile, out=self.place("mask", *self.sizes(tile)))
+
+    def masked(self, tile: Tile, weights: Tensor, mask: Tensor) -> Tensor:
+        """W_j of the tile, where its mask was."""
+        return torch.mul(weights, mask, out=self.place("mask", *self.sizes(tile)))
+
+    def keeps_parts(self) -> list[Tensor] | None:
+        """A list for gathered weights if they are few enough to be kept for the backward pass."""
+        return [] if sum(self.counts) <= KEPT * self.weight.numel() else None
+
+    def weights(self, tile: Tile, kept: list[Tensor] | None = None) -> Tensor:
+        """W~ of the tile; do not write to it. Adds it to ``kept``."""
+        if isinstance(tile.columns, slice) or isinstance(tile.rows, slice):
+            return self.weight[tile.rows]
+        if kept is None:
+            part = self.place("part", *self.sizes(tile))
+        else:
+            kept.append(part := self.weight.new_empty(self.sizes(tile)))
+        for rows, into in self._few(tile.rows, part):
+            whole = self.place("whole", len(rows), self.weight.shape[1])
+            torch.index_select(self.weight, 0, rows, out=whole)
+            torch.index_select(whole, 1, tile.columns, out=into)
+        return part
+
+    def put_product(self, total: Tensor, tile: Tile, a: Tensor, b: Tensor) -> None:
+        """Writes the elementwise product of two matrices to the tile's rows, and zeros beside."""
+        if isinstance(tile.columns, slice) or isinstance(tile.rows, slice):
+            torch.mul(a, b, out=total[tile.rows])
+            return
+        part = torch.mul(a, b, out=self.place("spare", *self.sizes(tile)))
+        whole = self.place("whole", self.few, self.weight.shape[1]).zero_()
+        columns = tile.columns.expand(self.few, -1)
+        for rows, values in self._few(tile.rows, part):
+            some = whole[: len(rows)].scatter_(1, columns[: len(rows)], values)
+            total.index_copy_(0, rows, some)
+
+    def _few(self, *matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """So many rows at a time as a core's cache holds."""
+        return zip(*(matrix.split(self.few) for matrix in matrices), strict=True)
+
+
+def _by_node(batch: Float[Tensor, "n nodes"], tiles: Sequence[Tile]) -> Float[Tensor, "nodes n"]:
+    """One row per node, and in memory so where tiles choose single nodes."""
+    consecutive = all(isinstance(places, slice) for tile in tiles for places in tile)
+    return batch.T if consecutive else batch.T.contiguous()
+
+
+def _put(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
+    if isinstance(rows, slice):
+        torch.mm(a, b, out=total[rows])
+    else:
+        total.index_copy_(0, rows, a @ b)
+
+
+def _add(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
+    if isinstance(rows, slice):
+        total[rows].addmm_(a, b)
+    else:
+        total.index_add_(0, rows, a @ b)
+
+
+def _add_assignment_gradients(
+    d_c: tuple[Tensor, Tensor], c: tuple[Tensor, Tensor], tile: Tile, of_mask: Tensor
+) -> None:
+    """[W~ * G] C / k for both sides (``masking.assignment_gradient``)."""
+    c_out, c_in = (chosen(one, places) / one.shape[1] for one, places in zip(c, tile, strict=True))
+    of_out = (c_in.T.contiguous() @ of_mask.T).T  # several times faster than the other way round
+    of_in = (c_out.T @ of_mask).T
+    for total, places, part in zip(d_c, tile, (of_out, of_in), strict=True):
+        if isinstance(places, slice):
+            total[places] += part
+        else:
+            total.index_add_(0, places, part)
+
+
+def _untouched(tiles: Sequence[Tile], nodes: int) -> Tensor:
+    """The rows that are in no tile."""
+    untouched = torch.ones(nodes, dtype=torch.bool)
+    for tile in tiles:
+        untouched[tile.rows] = False
+    return untouched.nonzero()[:, 0]

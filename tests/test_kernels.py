@@ -1,0 +1,224 @@
+"""Fast products against the reference in ``masking``: values, gradients, memory, and change."""
+
+import gc
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from blockout import BlockoutConv2d, BlockoutLinear, kernels, masking
+from blockout.kernels import choice, kept, product, tiles
+from blockout.masking import Assignments
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def small_layers_too(monkeypatch):
+    """Many tiles in small layers, and codes of few rows."""
+    monkeypatch.setattr(choice, "FEWEST_WEIGHTS", 0)
+    monkeypatch.setattr(tiles, "TILE", 64)
+    monkeypatch.setattr(tiles, "FEWEST_ROWS", 3)
+    monkeypatch.setattr(product, "AT_ONCE", 32)
+
+
+def memberships(kind: str, nodes: int, k: int, p: float, dtype: torch.dtype):
+    """C of one side, and what receives its gradient."""
+    bits = torch.bernoulli(torch.full((nodes, k), p, dtype=dtype))
+    if kind == "given":
+        return bits, None
+    if kind == "soft":
+        values = (torch.rand(nodes, k, dtype=dtype) * bits).requires_grad_()
+        return values, values
+    if kind == "fixed":
+        return Assignments(bits), None
+    learns = torch.rand(nodes, k, dtype=dtype, requires_grad=True)
+    return Assignments(bits, learns, "eq9" if kind == "eq9" else "two-sided"), learns
+
+
+def results(product, x, weight, bias, sides, learns) -> list[Tensor]:
+    inputs = [x, weight, *([] if bias is None else [bias]), *learns]
+    y = product(x, weight, *sides, bias)
+    y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape))
+    found = [y.detach()]
+    for tensor in inputs:
+        found.append(tensor.grad)
+        tensor.grad = None
+    return found
+
+
+kinds = st.sampled_from(["eq9", "two-sided", "fixed", "soft", "given"])
+few = st.integers(1, 40)
+
+
+clusters = st.sampled_from([1, 2, 3, 6, 9, 15])
+shares = st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0])
+dtypes = st.sampled_from(list(TOLERANCE))
+
+
+@given(few, few, clusters, shares, kinds, kinds, st.integers(0, 5), st.booleans(), dtypes, few)
+@example(40, 40, 6, 0.1, "eq9", "eq9", 3, True, torch.float64, 0)  # sparse
+@example(40, 40, 6, 0.1, "soft", "eq9", 3, True, torch.float64, 0)  # zeros have gradients
+@example(40, 40, 2, 0.0, "eq9", "eq9", 3, True, torch.float64, 1)  # every node is dead
+@example(40, 40, 6, 1.0, "eq9", "fixed", 3, True, torch.float32, 2)  # a plain layer
+@example(40, 33, 6, 0.2, "eq9", "eq9", 0, False, torch.float32, 3)  # no example in the batch
+def test_values_and_all_gradients_are_those_of_the_reference(
+    nodes_out, nodes_in, k, p, kind_out, kind_in, n, has_bias, dtype, seed
+):
+    torch.manual_seed(seed)
+    x = torch.randn(n, 2, nodes_in, dtype=dtype, requires_grad=True)
+    weight = torch.randn(nodes_out, nodes_in, dtype=dtype, requires_grad=True)
+    bias = torch.randn(nodes_out, dtype=dtype, requires_grad=True) if has_bias else None
+    c_out, learns_out = memberships(kind_out, nodes_out, k, p, dtype)
+    c_in, learns_in = memberships(kind_in, nodes_in, k, p, dtype)
+    learns = [one for one in (learns_out, learns_in) if one is not None]
+    arguments = x, weight, bias, (c_out, c_in), learns
+    expected = results(masking.masked_linear, *arguments)
+    got = results(kernels.masked_linear, *arguments)
+    again = results(kernels.masked_linear, *arguments)
+    for one, other, same in zip(expected, got, again, strict=True):
+        assert torch.equal(other, same), "the same draws give the same bits"
+        assert other.shape == one.shape and other.dtype == one.dtype
+        if one.numel():
+            limit = TOLERANCE[dtype] * max(float(one.abs().max()), 1e-3)
+            assert float((one - other).abs().max()) <= limit
+
+
+@given(few, few, st.integers(1, 8), st.floats(0, 0.4), st.integers(0, 99))
+def test_sparse_tiles_hold_every_pair_that_shares_a_cluster_and_each_row_once(n, m, k, p, seed):
+    torch.manual_seed(seed)
+    c_out, c_in = torch.bernoulli(torch.full((n, k), p)), torch.bernoulli(torch.full((m, k), p))
+    found = tiles.sparse_tiles(c_out, c_in)
+    if found is None:
+        return
+    held, times = torch.zeros(n, m, dtype=torch.bool), torch.zeros(n)
+    for rows, columns in found:
+        assert isinstance(rows, Tensor) and isinstance(columns, Tensor)
+        held[rows[:, None], columns] = True
+        times[rows] += 1
+    assert bool((held | (c_out @ c_in.T == 0)).all())
+    assert float(times.max()) <= 1 if n else True
+
+
+def test_disjoint_clusters_are_computed_apart_and_common_ones_together():
+    alone = nn.functional.one_hot(torch.arange(24) % 4).float()
+    found = tiles.sparse_tiles(alone, alone)
+    assert found is not None and sum(len(r) * len(c) for r, c in found) == 24 * 24 / 4  # pyright: ignore
+    assert tiles.sparse_tiles(torch.ones(24, 4), alone) is None, "nothing can be left out"
+    assert tiles.sparse_tiles(torch.eye(24), torch.eye(24)) is None, "no two rows are alike"
+
+
+class LargeMemory(TorchDispatchMode):
+    """Which operations give memory as large as the weight, other than its own."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight, self.found = weight.untyped_storage(), {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.untyped_storage().nbytes() >= self.weight.nbytes():
+            storage = result.untyped_storage()
+            if storage.data_ptr() != self.weight.data_ptr():
+                self.found.setdefault(storage.data_ptr(), (str(func), storage))
+        return result
+
+
+@pytest.mark.parametrize("p", [0.5, 0.1])
+def test_nothing_as_large_as_the_weight_is_written_but_its_gradient(monkeypatch, p):
+    monkeypatch.setattr(tiles, "TILE", 4096)
+    layer = BlockoutLinear(256, 256, clusters=6)
+    for side in (layer.inputs, layer.outputs):
+        side.put(torch.full((256, 6), p))
+    with LargeMemory(layer.weight) as large:
+        layer(torch.randn(4, 256)).sum().backward()
+    assert [name for name, _ in large.found.values()] == ["aten.empty_like.default"]
+
+
+def test_a_gradient_can_be_differentiated_again():
+    torch.manual_seed(0)
+    bits = [torch.bernoulli(torch.full((6, 3), 0.3, dtype=torch.float64)) for _ in range(2)]
+
+    def product(x, weight, bias, *learns):
+        sides = [Assignments(b, p) for b, p in zip(bits, learns, strict=True)]
+        return kernels.masked_linear(x, weight, *sides, bias)
+
+    shapes = ((4, 6), (6, 6), (6,), (6, 3), (6, 3))
+    inputs = tuple(torch.rand(*s, dtype=torch.float64, requires_grad=True) for s in shapes)
+    assert torch.autograd.gradgradcheck(lambda *three: product(*three, *inputs[3:]), inputs[:3])
+
+
+def test_transforms_of_functions_and_autocast_use_the_reference():
+    layer = BlockoutLinear(8, 6, clusters=2).eval()
+    x = torch.randn(5, 8)
+    expected = torch.func.vmap(lambda row: nn.functional.linear(row, layer.expected_weight()))(x)
+    values = dict(layer.named_parameters())
+    called = torch.func.vmap(lambda row: torch.func.functional_call(layer, values, row))(x)
+    torch.testing.assert_close(called - layer.bias, expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+
+
+# --- eval mode ------------------------------------------------------------------------------------
+
+
+def evaluated(layer, x):
+    with torch.no_grad():
+        return layer.eval()(x)
+
+
+CHANGES = {
+    "one weight": lambda layer: layer.weight.detach()[1, 1].add_(1),
+    "the weight in place": lambda layer: layer.weight.detach().mul_(2),
+    "the weight through .data": lambda layer: layer.weight.data.mul_(2),
+    "another weight": lambda layer: setattr(layer, "weight", nn.Parameter(layer.weight * 2)),
+    "a membership": lambda layer: layer.outputs.put(torch.full((6, 2), 0.9)),
+    "a state": lambda layer: layer.load_state_dict(
+        {name: value + 1 for name, value in layer.state_dict().items()}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("make", [
+    lambda: (BlockoutLinear(8, 6, clusters=2), torch.randn(5, 8)),
+    lambda: (BlockoutConv2d(8, 6, 3, clusters=2), torch.randn(5, 8, 4, 4)),
+])  # fmt: skip
+def test_in_eval_mode_the_masked_weight_is_kept_until_something_changes(make, change, monkeypatch):
+    layer, x = make()
+    monkeypatch.setattr(kept, "SAMPLE", 2)
+    before = evaluated(layer, x)
+    torch.testing.assert_close(before, layer.to_plain()(x))
+    with monkeypatch.context() as without:
+        without.setattr(kept, "masked_weight", None)  # would fail if it were asked for again
+        torch.testing.assert_close(evaluated(layer, x), before)
+    CHANGES[change](layer)
+    after = evaluated(layer, x)
+    assert not torch.equal(after, before)
+    torch.testing.assert_close(after, layer.to_plain()(x))
+
+
+def test_what_is_kept_goes_when_training_goes_on_and_with_its_layer():
+    layer, x = BlockoutLinear(8, 6, clusters=2), torch.randn(5, 8)
+    evaluated(layer, x)
+    assert layer.weight in kept._kept
+    layer.train()(x)
+    assert layer.weight not in kept._kept
+    evaluated(layer, x)
+    there = len(kept._kept)
+    del layer
+    gc.collect()
+    assert len(kept._kept) == there - 1
+
+
+def test_after_inference_mode_a_layer_still_trains():
+    product._places.named.clear()
+    layer = BlockoutLinear(8, 6, clusters=2)
+    with torch.inference_mode():
+        layer(torch.randn(5, 8))
+        layer.eval()(torch.randn(5, 8))
+    layer.train()(torch.randn(5, 8)).sum().backward()
+    assert layer.weight.grad is not None
