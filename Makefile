@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check faults torture compat lock clean
+.PHONY: demo test check faults torture compat bench lock clean
 
 demo: .venv/ready
 	$(BIN)/blockout train --run runs/demo --restart
@@ -22,6 +22,10 @@ torture: .venv/ready
 # claim, in environments that it deletes again (an hour). Only the plan: make compat ARGS=--list
 compat: .venv/ready
 	$(BIN)/python scripts/compat.py $(ARGS)
+
+# What a Blockout layer costs beside a plain one (ten minutes; leave the machine alone meanwhile).
+bench: .venv/ready
+	$(BIN)/python benchmarks/kernels.py --out results/kernels.json --plot docs/figures/kernels.png $(ARGS)
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -1,0 +1,278 @@
+"""What a Blockout layer costs beside a plain one, and beside the same written in plain torch.
+
+    make bench                                    # benchmarks/kernels.py, about ten minutes
+    python benchmarks/kernels.py --rows promised  # the rows that docs/library.md quotes, a minute
+
+Each row times forward and backward of one layer of d by d in turns within one process: `nn.Linear`
+and Dropout, the reference in `masking`, and `kernels`. Ratios are of medians; ± is half of the
+distance between the quartiles of the ratios of turns. `share` is how many of the products a draw
+leaves, `roof` the part of the time that the matrix products of these would take at the speed of a
+large one, measured in this run. Then eval mode with one example, a step of the CIFAR-100 network,
+and a head of 2048 nodes. Run it on an otherwise idle machine: it times, so it is no test.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockout import BlockoutLinear, kernels, masking, parameter_groups, to_branches, to_dense
+from blockout.layers import memberships_of
+from blockout.masking import Assignments
+from blockout.models import Head, ModelConfig, build_model
+from blockout.models.config import Method
+from blockout.runs.documents import as_json
+from blockout.runs.environment import environment
+from blockout.runs.folder import write_json
+
+P = float | str
+PROMISED: list[tuple[int, int, int, P]] = [
+    (4096, 128, 6, 0.5),
+    (4096, 128, 6, 0.25),
+    (4096, 128, 2, 0.5),
+    (4096, 128, 1, 0.5),
+    (2048, 128, 6, 0.5),
+    (512, 128, 6, 0.5),
+    (4096, 128, 6, "settled"),
+]
+GRID: list[tuple[int, int, int, P]] = [
+    *((d, 128, k, p) for d in (512, 1024, 2048, 4096) for k in (1, 2, 6, 15) for p in (0.5, 0.25)),
+    *((d, n, 6, 0.5) for d in (512, 2048) for n in (32, 512)),
+    *((d, 128, 6, p) for d in (1024, 2048, 4096) for p in ("sharp", "settled")),
+    (8192, 128, 6, 0.5),
+    (8192, 128, 6, "settled"),
+]
+SETTLED = 1.15
+"""Clusters per node of settled memberships: the paper's median is about 1.5."""
+Row = dict[str, Any]
+Times = dict[str, list[float]]
+
+
+def in_turns(ways: Mapping[str, Callable[[], object]], seconds: float, least: int = 5) -> Times:
+    """Times of each way, one after the other until the time is up; the first round is left out."""
+    times: Times = {name: [] for name in ways}
+    began = time.perf_counter()
+    while len(times[next(iter(ways))]) <= least or time.perf_counter() - began < seconds:
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            times[name].append(time.perf_counter() - start)
+    return {name: found[1:] for name, found in times.items()}
+
+
+def ratio(times: Times, of: str, to: str) -> tuple[float, float]:
+    """Of medians, and half of the distance between the quartiles of the turns' ratios."""
+    turns = [a / b for a, b in zip(times[of], times[to], strict=True)]
+    low, _, high = statistics.quantiles(turns, n=4)
+    medians = statistics.median(times[of]) / statistics.median(times[to])
+    return round(medians, 3), round((high - low) / 2, 3)
+
+
+def probabilities(d: int, k: int, p: P) -> Tensor:
+    """P of a layer: equal, sharply learned (beta(0.1, 0.3): near 0 or 1), or settled."""
+    if p == "settled":
+        first = F.one_hot(torch.arange(d) % k, k).float()
+        more = torch.rand(d, k) < (SETTLED - 1) / (k - 1)
+        return torch.maximum(first, more.float())[torch.randperm(d)]
+    if p == "sharp":
+        return torch.distributions.Beta(0.1, 0.3).sample((d, k))
+    return torch.full((d, k), float(p))
+
+
+def layer_row(d: int, n: int, k: int, p: P, gemm_rate: float, seconds: float) -> Row:
+    torch.manual_seed(0)
+    x, delta = torch.randn(n, d, requires_grad=True), torch.randn(n, d)
+    plain, weight, bias = (
+        nn.Linear(d, d),
+        nn.Parameter(torch.randn(d, d)),
+        nn.Parameter(torch.zeros(d)),
+    )
+    at = [probabilities(d, k, p), probabilities(d, k, p)]
+    learns = [nn.Parameter(one.clone()) for one in at]
+    everything = [x, weight, bias, *plain.parameters(), *learns]
+
+    def dropout() -> None:
+        F.dropout(plain(x), 0.5).backward(delta)
+        for one in everything:
+            one.grad = None
+
+    def masked(product: Callable[..., Tensor]) -> Callable[[], None]:
+        def step() -> None:
+            sides = [Assignments(torch.bernoulli(a), b) for a, b in zip(at, learns, strict=True)]
+            product(x, weight, *sides, bias).backward(delta)
+            for one in everything:
+                one.grad = None
+
+        return step
+
+    ways = {
+        "plain": dropout,
+        "reference": masked(masking.masked_linear),
+        "kernels": masked(kernels.masked_linear),
+    }
+    times = in_turns(ways, seconds)
+    left = [(torch.bernoulli(at[0]) @ torch.bernoulli(at[1]).T > 0).double().mean() for _ in "123"]
+    share, median = float(sum(left) / 3), statistics.median(times["kernels"])
+    (own, spread), (reference, _) = (
+        ratio(times, "kernels", "plain"),
+        ratio(times, "reference", "plain"),
+    )
+    return {
+        "d": d, "batch": n, "k": k, "p": p, "share": round(share, 3), "ratio": own,
+        "spread": spread, "reference": reference, "milliseconds": round(1000 * median, 2),
+        "plain_milliseconds": round(1000 * statistics.median(times["plain"]), 2),
+        "roof": round(3 * 2 * n * d * d * share / gemm_rate / median, 3),
+        "turns": len(times["plain"]),
+    }  # fmt: skip
+
+
+def machine_rates() -> dict[str, float]:
+    """The speed of a large matrix product (operations per second) and of memory (bytes)."""
+    a, b, c = (torch.randn(2048, 2048) for _ in "abc")
+    product = min(in_turns({"a": lambda: torch.mm(a, b, out=c)}, 1)["a"])
+    large, other = torch.randn(1 << 26), torch.empty(1 << 26)
+    copying = min(in_turns({"a": lambda: other.copy_(large)}, 1)["a"])
+    return {"products": 2 * 2048**3 / product, "memory": 2 * 4 * 2**26 / copying}
+
+
+def inference_rows(seconds: float) -> list[Row]:
+    """One example in eval mode: the layer, and what `to_dense` and `to_branches` make of it."""
+    rows = []
+    for d, n in ((1024, 1), (4096, 1), (4096, 128)):
+        torch.manual_seed(0)
+        fc = BlockoutLinear(d, d, clusters=6)
+        net = nn.Sequential(fc, nn.ReLU(), BlockoutLinear(d, 64, clusters=6, inputs=fc.outputs))
+        for side in memberships_of(net).values():
+            side.put(probabilities(side.nodes, 6, "settled"))
+        plain = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, 64))
+        nets = {
+            "plain": plain,
+            "layer": net,
+            "to_dense": to_dense(net),
+            "to_branches": to_branches(net, measure=False),
+        }
+        x = torch.randn(n, d)
+        ways = {name: _evaluating(some.eval(), x) for name, some in nets.items()}
+        times = in_turns(ways, seconds, least=20)
+        rows.append({"d": d, "batch": n} | {name: ratio(times, name, "plain")[0] for name in nets})
+    return rows
+
+
+def _evaluating(net: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    @torch.no_grad()
+    def run() -> Tensor:
+        return net(x)
+
+    return run
+
+
+def training_rows(seconds: float) -> list[Row]:
+    """Whole training steps, optimiser included, beside the same network with Dropout."""
+    x, y = torch.randn(128, 3, 32, 32), torch.randint(100, (128,))
+    found = []
+    methods: tuple[Method, ...] = ("dropout", "blockout")
+    configs = {name: ModelConfig(method=name, trunk="inception-small") for name in methods}
+    ways = {
+        name: _step(build_model(c, classes=100, data_name="cifar100", image_size=32), x, y)
+        for name, c in configs.items()
+    }
+    times = in_turns(ways, seconds, least=10)
+    found.append({"what": "a step of the CIFAR-100 network"} | _said(times, "blockout"))
+    x = torch.randn(64, 1280)
+    heads = {
+        name: Head(1280, 100, method="blockout", nodes=2048, clusters=6)
+        for name in ("drawn", "given")
+    }
+    for side in memberships_of(heads["given"]).values():
+        side.put(probabilities(side.nodes, 6, "settled"))
+    nets = {"dropout": Head(1280, 100, method="dropout", nodes=2048), **heads}
+    ways = {name: _step(net, x, torch.randint(100, (64,))) for name, net in nets.items()}
+    times = in_turns(ways, seconds, least=30)
+    for name in heads:
+        what = f"a step of a head of 2048 nodes on features, memberships {name}"
+        found.append({"what": what} | _said(times, name))
+    return found
+
+
+def _step(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(parameter_groups(net, 0.01), momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def _said(times: Times, name: str) -> Row:
+    (medians, spread), median = ratio(times, name, "dropout"), statistics.median(times[name])
+    return {
+        "ratio": medians, "spread": spread, "milliseconds": round(1000 * median, 2),
+        "turns": len(times[name]),
+    }  # fmt: skip
+
+
+def table(rows: list[Row]) -> None:
+    columns = list(rows[0])
+    print("  ".join(f"{column:>9}" for column in columns))
+    for row in rows:
+        print("  ".join(f"{row[column]!s:>9}" for column in columns), flush=True)
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Ratios over the share of products that a draw leaves; a plain layer is the line at one."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    axes.axhline(1, color="0.6", linewidth=1)
+    for d in sorted({row["d"] for row in rows}):
+        own = [row for row in rows if row["d"] == d]
+        points = axes.plot(
+            [r["share"] for r in own], [r["ratio"] for r in own], "o", label=f"d = {d}"
+        )
+        axes.plot([r["share"] for r in own], [r["reference"] for r in own], "x",
+                  color=points[0].get_color(), alpha=0.5)  # fmt: skip
+    axes.set(
+        xlabel="share of the products that the drawn memberships leave", ylim=(0, None),
+        ylabel="time, forward and backward, beside nn.Linear + Dropout",
+        title="Kernels (dots) and the same in plain torch (crosses)",
+    )  # fmt: skip
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=160)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", choices=("promised", "all"), default="all")
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each row")
+    parser.add_argument("--out", type=Path, help="the record to write")
+    parser.add_argument("--plot", type=Path, help="the picture to draw (needs matplotlib)")
+    chosen = parser.parse_args()
+    rates = machine_rates()
+    print(f"{rates['products'] / 1e9:.0f} GFLOP/s, {rates['memory'] / 1e9:.1f} GB/s")
+    cases = PROMISED + [row for row in GRID if row not in PROMISED] * (chosen.rows == "all")
+    rows = [layer_row(d, n, k, p, rates["products"], chosen.seconds) for d, n, k, p in cases]
+    table(rows)
+    inference = inference_rows(chosen.seconds / 2)
+    table(inference)
+    training = training_rows(chosen.seconds * 2)
+    table(training)
+    if chosen.plot is not None:
+        plot(rows, chosen.plot)
+    if chosen.out is not None:
+        record = {"rates": rates, "layers": rows, "inference": inference, "training": training}
+        record["threads"] = torch.get_num_threads()
+        write_json(chosen.out, record | as_json(environment()))
+
+
+if __name__ == "__main__":
+    main()
