@@ -55,6 +55,7 @@ ROOMS = {
         for name in ("images", "tables", "folders", "sources", "columns", "load")
     ],
     "data/kept": ["tests/data/test_kept.py"],
+    "data/whole": ["tests/commands/test_photographs.py"],
     "training/finetuning": ["tests/training/test_finetuning.py"],
     "models/trunks": ["tests/models/test_efficientnet.py"],
     "commands/evaluate": ["tests/commands/test_photographs.py"],
