@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from blockout import BlockoutConv2d, BlockoutLinear, kernels, masking
+from blockout import BlockoutConv2d, BlockoutLinear, kernels, layers, masking
 from blockout.kernels import choice, kept, product, tiles
 from blockout.masking import Assignments
 
@@ -130,11 +130,10 @@ class LargeMemory(TorchDispatchMode):
 @pytest.mark.parametrize("p", [0.5, 0.1])
 def test_nothing_as_large_as_the_weight_is_written_but_its_gradient(monkeypatch, p):
     monkeypatch.setattr(tiles, "TILE", 4096)
-    layer = BlockoutLinear(256, 256, clusters=6)
-    for side in (layer.inputs, layer.outputs):
-        side.put(torch.full((256, 6), p))
-    with LargeMemory(layer.weight) as large:
-        layer(torch.randn(4, 256)).sum().backward()
+    weight, x = torch.randn(256, 256, requires_grad=True), torch.randn(4, 256)
+    sides = [memberships("eq9", 256, 6, p, torch.float32)[0] for _ in range(2)]
+    with LargeMemory(weight) as large:
+        choice._tiled(x, weight, sides[0], sides[1], None).sum().backward()
     assert [name for name, _ in large.found.values()] == ["aten.empty_like.default"]
 
 
@@ -149,6 +148,102 @@ def test_a_gradient_can_be_differentiated_again():
     shapes = ((4, 6), (6, 6), (6,), (6, 3), (6, 3))
     inputs = tuple(torch.rand(*s, dtype=torch.float64, requires_grad=True) for s in shapes)
     assert torch.autograd.gradgradcheck(lambda *three: product(*three, *inputs[3:]), inputs[:3])
+
+
+# --- what surrounds a layer -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0.5, 0.1], ids=["dense", "sparse"])
+def layer(request):
+    torch.manual_seed(1)
+    layer = BlockoutLinear(30, 30, clusters=6, dtype=torch.float64)
+    for side in (layer.inputs, layer.outputs):
+        side.put(torch.full((30, 6), request.param))
+    return layer
+
+
+def gradients(layer, monkeypatch, run) -> list[list[Tensor]]:
+    """Of all parameters and of the input, with kernels and with the reference."""
+    found = []
+    for kind in (kernels, masking):
+        with monkeypatch.context() as patched:
+            patched.setattr(layers.kernels, "masked_linear", kind.masked_linear)
+            torch.manual_seed(0)
+            layer.zero_grad()
+            layer.inputs.forget(), layer.outputs.forget()
+            x = torch.randn(4, 30, dtype=torch.float64, requires_grad=True)
+            run(layer, x)
+            found.append([one.grad for one in (x, *layer.parameters()) if one.grad is not None])
+    return found
+
+
+AROUND = {
+    "an activation in place": lambda layer, x: layer(x).relu_().sum().backward(),
+    "an activation in place, three axes": lambda layer, x: layer(x[None]).relu_().sum().backward(),
+    "the same layer twice, differentiably": lambda layer, x: layer(layer(x).tanh())
+    .square().sum().backward(create_graph=True),
+    "a penalty on the gradient": lambda layer, x: torch.autograd.grad(
+        layer(x).square().sum(), x, create_graph=True
+    )[0].square().sum().backward(),
+    "a bias that changes meanwhile": lambda layer, x: [
+        y := layer(x).sum(), layer.bias.detach().add_(1), y.backward(),
+    ],
+    "a frozen weight": lambda layer, x: [
+        layer.weight.requires_grad_(False), layer(x).sum().backward(),
+        layer.weight.requires_grad_(True),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph")
+@pytest.mark.parametrize("around", AROUND)
+def test_a_layer_learns_as_with_the_reference(layer, monkeypatch, around):
+    got, expected = gradients(layer, monkeypatch, AROUND[around])
+    assert len(expected) >= 4
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_gradients_lie_in_rows_as_others_expect(layer):
+    x = torch.randn(4, 30, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    assert y.is_contiguous() and y._base is None
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert found.is_contiguous()
+
+
+def test_gradients_of_many_outputs_at_once(layer):
+    x = torch.randn(4, 30, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    each = torch.eye(y.numel(), dtype=y.dtype).reshape(-1, *y.shape)
+    (batched,) = torch.autograd.grad(y, x, each, is_grads_batched=True, retain_graph=True)
+    for one, alone in zip(batched[::17], each[::17], strict=True):
+        torch.testing.assert_close(one, torch.autograd.grad(y, x, alone, retain_graph=True)[0])
+
+
+def test_a_backward_pass_inside_autocast_keeps_its_precision(layer):
+    layer.float()
+    x = torch.randn(4, 30, requires_grad=True)
+    y = layer(x).sum()
+    (expected,) = torch.autograd.grad(y, x, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(torch.autograd.grad(y, x)[0], expected)
+
+
+def test_another_default_device_changes_nothing(layer):
+    x = torch.randn(4, 30, dtype=torch.float64)
+    torch.set_default_device("meta")
+    try:
+        layer(x).sum().backward()
+    finally:
+        torch.set_default_device(None)
+    assert layer.weight.grad.device.type == "cpu"
+
+
+def test_memberships_of_another_size_are_refused_as_by_the_reference():
+    weight, c = torch.randn(6, 8), torch.ones(8, 2)
+    with pytest.raises(RuntimeError, match="size"):
+        kernels.masked_linear(torch.randn(3, 8), weight.requires_grad_(), torch.ones(12, 2), c)
 
 
 def test_transforms_of_functions_and_autocast_use_the_reference():
@@ -199,6 +294,25 @@ def test_in_eval_mode_the_masked_weight_is_kept_until_something_changes(make, ch
     after = evaluated(layer, x)
     assert not torch.equal(after, before)
     torch.testing.assert_close(after, layer.to_plain()(x))
+
+
+def test_the_sample_of_a_weight_meets_every_column():
+    for count, columns in ((1024 * 1024, 1024), (4096 * 4096, 4096), (300 * 700, 700)):
+        places = torch.arange(0, count, kept._stride(count))
+        assert len((places % columns).unique()) == columns
+        assert len(places) > kept.SAMPLE / 2
+
+
+def test_parameters_can_be_swapped_after_an_evaluation():
+    layer, x = BlockoutLinear(8, 6, clusters=2), torch.randn(5, 8)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        evaluated(layer, x)
+        layer.double()
+        evaluated(layer, x.double())
+        layer.load_state_dict(layer.state_dict())
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
 
 
 def test_what_is_kept_goes_when_training_goes_on_and_with_its_layer():

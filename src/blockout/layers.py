@@ -91,6 +91,14 @@ class BlockoutLayer(nn.Module, ABC):
         c_out = self.outputs.assignments(self._output_seat, training=self.training)
         return c_out, self.inputs.assignments(self._input_seat, training=self.training, nodes=x)
 
+    def _apply(self, fn, recurse=True):  # `.to`, `.half`, `.cuda`, ...
+        kernels.forget(self.weight)  # torch does not swap a tensor that others refer to weakly
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        kernels.forget(self.weight)
+        super()._load_from_state_dict(*arguments)
+
     def expected_weight(self) -> Float[Tensor, "nodes_out features_in *kernel"]:
         """The inference weight W~_j * P_j P_{j-1}^T / k (Eq. 5), in either mode."""
         self.inputs.require_valid()

@@ -3,13 +3,13 @@
 One place decides how a masked product is computed, from what it is given:
 
 ==========  ======================================================================================
-reference   ``masking``, with torch's own gradients: small layers, other devices, autocast,
-            compiled code, transforms of ``torch.func``
+reference   ``masking``, with torch's own gradients: small layers, other devices and precisions,
+            autocast, compiled or traced code, transforms of ``torch.func``
 tiles       a few rows of W~ at a time, whose mask is made, used and forgotten while it is in the
-            processor's cache: no matrix of the size of W~ but its gradient is ever written
+            processor's cache: nothing of the size of W~ is written but its gradient
 sparse      the same, where many nodes have no cluster in common: each tile leaves out the inputs
-            that its outputs cannot see
-kept        in eval mode and without gradients, the masked weight of the last call
+            that its outputs cannot see, and what is left of W~ may be kept for the backward pass
+kept        without gradients, and where P is used (eval mode): the masked weight of the last call
 ==========  ======================================================================================
 
 Needs torch only, and no compiler. The same draws on the same machine with the same number of
@@ -17,5 +17,6 @@ threads give the same bits.
 """
 
 from blockout.kernels.choice import masked_conv2d, masked_linear
+from blockout.kernels.kept import forget
 
-__all__ = ["masked_conv2d", "masked_linear"]
+__all__ = ["forget", "masked_conv2d", "masked_linear"]

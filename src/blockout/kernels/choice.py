@@ -67,9 +67,9 @@ def _tiled(x: Tensor, weight: Tensor, c_out: C, c_in: C, bias: Tensor | None) ->
     tiles = sparse_tiles(values_out.detach(), values_in.detach()) if partial else None
     if tiles is None:
         tiles = dense_tiles(*weight.shape)
-    flat = x.reshape(-1, x.shape[-1])
-    y = TiledProduct.apply(flat, weight, values_out, values_in, bias, tiles)
-    return y.reshape(*x.shape[:-1], len(weight))  # pyright: ignore
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    y: Tensor = TiledProduct.apply(flat, weight, values_out, values_in, bias, tiles)  # pyright: ignore
+    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 
 def _learns_where_drawn(c: C) -> bool:
@@ -87,9 +87,17 @@ def _is_ordinary(x: Tensor, weight: Tensor, c_out: C, c_in: C, bias: Tensor | No
         return False
     if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():  # pyright: ignore
         return False
+    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:  # pyright: ignore
+        return False
+    if (bias is not None and bias.dtype != x.dtype) or len(_parts(c_out)[0]) != len(weight):
+        return False
     given = [x, weight, *_parts(c_out), *_parts(c_in), *(() if bias is None else (bias,))]
-    return torch.autograd.forward_ad._current_level < 0 and all(  # pyright: ignore
-        type(one) in (Tensor, torch.nn.Parameter) and one.is_cpu for one in given
+    return all(
+        type(one) in (Tensor, torch.nn.Parameter)
+        and one.is_cpu
+        and one.layout == torch.strided
+        and not one.is_nested
+        for one in given
     )
 
 

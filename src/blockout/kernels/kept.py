@@ -1,5 +1,6 @@
 """The masked weight of the last call in eval mode, until something that it depends on changes."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ def kept_weight(
     if weight.is_inference():
         return masked_weight(weight, c_out, c_in).detach()
     found: _Kept | None = _kept.get(weight)
-    sample = weight.detach().flatten()[:: max(weight.numel() // SAMPLE, 1)]
+    sample = weight.detach().flatten()[:: _stride(weight.numel())]
     if found is not None and (
         (found.version, found.address) == (weight._version, weight.data_ptr())
         and torch.equal(found.c_out, c_out)
@@ -50,6 +51,15 @@ def kept_weight(
     sample, c_out, c_in = (one.detach().clone() for one in (sample, c_out, c_in))
     _kept[weight] = _Kept(weight._version, weight.data_ptr(), sample, c_out, c_in, masked)
     return masked
+
+
+def _stride(count: int) -> int:
+    """Between two weights of the sample; has no factor in common with the number of columns, so
+    that the sample meets all of them alike."""
+    stride = max(count // SAMPLE, 1)
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return stride
 
 
 def forget(weight: Tensor) -> None:

@@ -39,54 +39,95 @@ class TiledProduct(torch.autograd.Function):
         bias: Float[Tensor, "nodes_out"] | None,
         tiles: Sequence[Tile],
     ) -> Float[Tensor, "n nodes_out"]:
-        ctx.save_for_backward(x, weight, c_out, c_in, bias)
-        ctx.tiles, ctx.masks = tiles, Masks(c_out, c_in)
-        bench, inputs = _Bench(weight, tiles, ctx.masks), _by_node(x, tiles)
-        ctx.parts = bench.keeps_parts()
-        y = _by_node(x.new_zeros(len(x), len(weight)), tiles)
+        masks = Masks(c_out, c_in)
+        bench, inputs = _Bench(weight, tiles, masks), _by_node(x, tiles)
+        parts = bench.keeps_parts()
+        result = x.new_zeros(len(x), len(weight))
+        y = _by_node(result, tiles)
         for tile in tiles:
-            masked = bench.masked(tile, bench.weights(tile, ctx.parts), bench.mask(tile))
+            masked = bench.masked(tile, bench.weights(tile, parts), bench.mask(tile))
             _put(y, tile.rows, masked, chosen(inputs, tile.columns))
-        y = y.T.contiguous()
-        return y if bias is None else y.add_(bias)
+        _collect(result, y)
+        read = x if any(ctx.needs_input_grad[1:4]) else None
+        saved = read, weight, c_out, c_in, masks.codes, masks.table
+        ctx.save_for_backward(*saved, *(parts or ()))
+        ctx.tiles = tiles
+        return result if bias is None else result.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, delta: Float[Tensor, "n nodes_out"]) -> Gradients:  # pyright: ignore
-        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
-        if torch.is_grad_enabled():  # the gradient will be differentiated
-            return (*_by_autograd(saved, needs[:5], delta), None)
-        x, weight, c_out, c_in, _ = saved
-        d_x = _by_node(torch.zeros_like(x), ctx.tiles) if needs[0] else None
-        d_weight = torch.empty_like(weight) if needs[1] else None
-        d_c = (torch.zeros_like(c_out), torch.zeros_like(c_in)) if any(needs[2:4]) else None
-        bench = _Bench(weight, ctx.tiles, ctx.masks)
-        inputs, deltas = _by_node(x, ctx.tiles), _by_node(delta, ctx.tiles)
-        for number, tile in enumerate(ctx.tiles):
-            weights = ctx.parts[number] if ctx.parts else bench.weights(tile)
-            mask, back = bench.mask(tile), deltas[tile.rows]
-            if d_weight is not None or d_c is not None:
-                g = bench.product(tile, back, chosen(inputs, tile.columns).T)
-                if d_weight is not None:
-                    bench.put_product(d_weight, tile, g, mask)
-                if d_c is not None:
-                    _add_assignment_gradients(d_c, (c_out, c_in), tile, g.mul_(weights))
-            if d_x is not None:
-                _add(d_x, tile.columns, bench.masked(tile, weights, mask).T, back)
-        if d_weight is not None:
-            d_weight.index_fill_(0, _untouched(ctx.tiles, len(weight)), 0)
-        d_bias = delta.sum(0) if needs[4] else None
-        d_c_out, d_c_in = d_c or (None, None)
-        return None if d_x is None else d_x.T, d_weight, d_c_out, d_c_in, d_bias, None
+        x, weight, c_out, c_in, codes, table, *parts = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        with torch.autocast("cpu", enabled=False):
+            if torch.is_grad_enabled() or _is_batched(delta):
+                return (*_written_out(needs, delta, x, weight, c_out, c_in), None)
+            masks = Masks(c_out, c_in, codes, table)
+            return (*_tiled(needs, delta, x, weight, masks, ctx.tiles, parts), None)
 
 
-def _by_autograd(
-    saved: Sequence[Tensor | None], needs: Sequence[bool], delta: Tensor
-) -> list[Tensor | None]:
-    """The gradients as functions that can be differentiated again."""
-    wanted = [one for one, need in zip(saved, needs, strict=True) if need and one is not None]
-    y = masking.masked_linear(*saved)  # pyright: ignore
-    found = iter(torch.autograd.grad(y, wanted, delta, create_graph=True))
-    return [next(found) if need else None for need in needs]
+def _is_batched(delta: Tensor) -> bool:
+    """Whether this is the gradient of many outputs at once."""
+    functorch = torch._C._functorch  # pyright: ignore
+    transformed = torch._C._are_functorch_transforms_active()  # pyright: ignore
+    return transformed or functorch.is_legacy_batchedtensor(delta)
+
+
+def _tiled(
+    needs: Sequence[bool],
+    delta: Tensor,
+    x: Tensor | None,
+    weight: Tensor,
+    masks: Masks,
+    tiles: Sequence[Tile],
+    parts: Sequence[Tensor],
+) -> Gradients:
+    """The gradients of x, W~, both C and the bias."""
+    c = masks.c_out, masks.c_in
+    result = delta.new_zeros(len(delta), weight.shape[1]) if needs[0] else None
+    d_x = None if result is None else _by_node(result, tiles)
+    d_weight = torch.empty_like(weight) if needs[1] else None
+    d_c = (torch.zeros_like(c[0]), torch.zeros_like(c[1])) if any(needs[2:4]) else None
+    bench, deltas = _Bench(weight, tiles, masks), _by_node(delta, tiles)
+    inputs = None if x is None else _by_node(x, tiles)
+    for number, tile in enumerate(tiles):
+        weights = parts[number] if parts else bench.weights(tile)
+        mask, back = bench.mask(tile), deltas[tile.rows]
+        if inputs is not None:
+            g = bench.product(tile, back, chosen(inputs, tile.columns).T)
+            if d_weight is not None:
+                bench.put_product(d_weight, tile, g, mask)
+            if d_c is not None:
+                _add_assignment_gradients(d_c, c, tile, g.mul_(weights))
+        if d_x is not None:
+            _add(d_x, tile.columns, bench.masked(tile, weights, mask).T, back)
+    if result is not None and d_x is not None:
+        _collect(result, d_x)
+    if d_weight is not None:
+        d_weight.index_fill_(0, _untouched(tiles, len(weight)), 0)
+    return result, d_weight, *(d_c or (None, None)), delta.sum(0) if needs[4] else None
+
+
+def _written_out(
+    needs: Sequence[bool],
+    delta: Tensor,
+    x: Tensor | None,
+    weight: Tensor,
+    c_out: Tensor,
+    c_in: Tensor,
+) -> Gradients:
+    """The same as plain functions of tensors, which can be differentiated again and batched."""
+    d_x = masking.input_gradient(delta, weight, c_out, c_in) if needs[0] else None
+    d_bias = delta.sum(0) if needs[4] else None
+    if x is None:
+        return d_x, None, None, None, d_bias
+    g = delta.T @ x
+    return (
+        d_x,
+        masking.masked_weight(g, c_out, c_in) if needs[1] else None,
+        masking.assignment_gradient(weight, g, c_in) if needs[2] else None,
+        masking.assignment_gradient(weight.T, g.T, c_out) if needs[3] else None,
+        d_bias,
+    )
 
 
 class _Places(threading.local):
@@ -173,6 +214,12 @@ def _by_node(batch: Float[Tensor, "n nodes"], tiles: Sequence[Tile]) -> Float[Te
     return batch.T if consecutive else batch.T.contiguous()
 
 
+def _collect(batch: Tensor, by_node: Tensor) -> None:
+    """Writes what has one row per node back to the batch, unless it lies there already."""
+    if by_node.data_ptr() != batch.data_ptr():
+        batch.copy_(by_node.T)
+
+
 def _put(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
     if isinstance(rows, slice):
         torch.mm(a, b, out=total[rows])
@@ -203,7 +250,7 @@ def _add_assignment_gradients(
 
 def _untouched(tiles: Sequence[Tile], nodes: int) -> Tensor:
     """The rows that are in no tile."""
-    untouched = torch.ones(nodes, dtype=torch.bool)
+    untouched = torch.ones(nodes, dtype=torch.bool, device="cpu")
     for tile in tiles:
         untouched[tile.rows] = False
     return untouched.nonzero()[:, 0]

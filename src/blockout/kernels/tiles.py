@@ -62,7 +62,7 @@ def sparse_tiles(
         torch.stack([sees_out[group[0]] for group in order.split(counts)]),
     )
     visible = _share_a_cluster(seen, sees_in)  # codes by inputs
-    pairs = int((visible.sum(1) * torch.tensor(counts)).sum())
+    pairs = int((visible.sum(1) * torch.tensor(counts, device="cpu")).sum())
     if pairs > SPARSE * len(c_out) * len(c_in):
         return None
     return list(_joined(rows, visible))
@@ -75,8 +75,8 @@ def _codes(sees: Bool[Tensor, "nodes clusters"]) -> tuple[list[int], list[int], 
     """
     clusters = sees.shape[1]
     if clusters > MOST_CLUSTERS:
-        return [], [], torch.empty(0, dtype=torch.int64)
-    powers = 2 ** torch.arange(clusters)
+        return [], [], torch.empty(0, dtype=torch.int64, device="cpu")
+    powers = 2 ** torch.arange(clusters, device="cpu")
     code = (sees * powers).sum(1)
     ordered, order = code.sort(stable=True)
     found, counts = ordered.unique_consecutive(return_counts=True)
