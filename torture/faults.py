@@ -1,6 +1,8 @@
 """Each call that changes a file fails once, or is the last; the same command then ends well."""
 
+import dataclasses
 import errno
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ TRAINS = ("train", "streamed", "photographs")
 ANSWERS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "KILL": KILL}
 KILLED_AROUND = ("fsync", "fdatasync", "rename", "renameat", "renameat2")
 SECONDS = 60.0
+TRIED = re.compile(r"writes: (/tmp|/var/tmp|/usr/tmp)/[a-z0-9_]{8}")
 
 
 def prepare(workshop: Workshop, only: str = "") -> None:
@@ -73,6 +76,9 @@ def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
         outcome = command(COMMANDS[name], room, supervisor=supervisor, seconds=SECONDS)
         if not supervisor.met:
             return MISSED
+        if wanted.file.startswith("tmp/"):  # Python then tries other folders for temporary files
+            beyond = tuple(one for one in outcome.breaches if not TRIED.fullmatch(one))
+            outcome = dataclasses.replace(outcome, breaches=beyond)
         if problem := complaint(outcome, (-9,) if supervisor.killed else (0, 1)):
             return problem
         return _repeated(workshop, name, room, "TensorBoard is left out" in outcome.out)
