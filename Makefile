@@ -23,7 +23,7 @@ torture: .venv/ready
 compat: .venv/ready
 	$(BIN)/python scripts/compat.py $(ARGS)
 
-# What a Blockout layer costs beside a plain one (ten minutes; leave the machine alone meanwhile).
+# What a Blockout layer costs beside a plain one (six minutes; leave the machine alone meanwhile).
 bench: .venv/ready
 	$(BIN)/python benchmarks/kernels.py --out results/kernels.json --plot docs/figures/kernels.png $(ARGS)
 

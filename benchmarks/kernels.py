@@ -1,6 +1,6 @@
 """What a Blockout layer costs beside a plain one, and beside the same written in plain torch.
 
-    make bench                                    # benchmarks/kernels.py, about ten minutes
+    make bench                                    # benchmarks/kernels.py, about six minutes
     python benchmarks/kernels.py --rows promised  # the rows that docs/library.md quotes, a minute
 
 Each row times forward and backward of one layer of d by d in turns within one process: `nn.Linear`

@@ -11,7 +11,7 @@ from blockout.kernels.product import TiledProduct
 from blockout.kernels.tiles import dense_tiles, sparse_tiles
 from blockout.masking import Assignments
 
-FEWEST_WEIGHTS = 1 << 16
+FEWEST_WEIGHTS = 1 << 19
 """Of smaller layers nobody sees what a mask costs."""
 C = Assignments | Float[Tensor, "nodes clusters"]
 
