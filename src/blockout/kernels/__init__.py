@@ -5,8 +5,8 @@ One place decides how a masked product is computed, from what it is given:
 ==========  ======================================================================================
 reference   ``masking``, with torch's own gradients: small layers, other devices and precisions,
             autocast, compiled or traced code, transforms of ``torch.func``
-tiles       a few rows of W~ at a time, whose mask is made, used and forgotten while it is in or near
-            the processor's cache: nothing of the size of W~ is written but its gradient
+tiles       a few rows of W~ at a time, whose mask is made, used and forgotten in or near the
+            processor's cache: nothing of the size of W~ is written but its gradient
 sparse      the same, where many nodes have no cluster in common: each tile leaves out the inputs
             that its outputs cannot see, and what is left of W~ may be kept for the backward pass
 kept        without gradients, and where P is used (eval mode): the masked weight of the last call
