@@ -61,6 +61,8 @@ dtypes = st.sampled_from(list(TOLERANCE))
 
 @given(few, few, clusters, shares, kinds, kinds, st.integers(0, 5), st.booleans(), dtypes, few)
 @example(40, 40, 6, 0.1, "eq9", "eq9", 3, True, torch.float64, 0)  # sparse
+@example(80, 70, 6, 0.1, "eq9", "eq9", 3, True, torch.float64, 0)  # sparse, from a table of codes
+@example(80, 70, 6, 0.5, "two-sided", "eq9", 3, True, torch.float32, 0)  # dense, from a table
 @example(40, 40, 6, 0.1, "soft", "eq9", 3, True, torch.float64, 0)  # zeros have gradients
 @example(40, 40, 2, 0.0, "eq9", "eq9", 3, True, torch.float64, 1)  # every node is dead
 @example(40, 40, 6, 1.0, "eq9", "fixed", 3, True, torch.float32, 2)  # a plain layer
@@ -155,10 +157,11 @@ def test_a_gradient_can_be_differentiated_again():
 
 @pytest.fixture(params=[0.5, 0.1], ids=["dense", "sparse"])
 def layer(request):
+    """So many nodes that their masks are rows of a table of codes."""
     torch.manual_seed(1)
-    layer = BlockoutLinear(30, 30, clusters=6, dtype=torch.float64)
+    layer = BlockoutLinear(70, 70, clusters=6, dtype=torch.float64)
     for side in (layer.inputs, layer.outputs):
-        side.put(torch.full((30, 6), request.param))
+        side.put(torch.full((70, 6), request.param))
     return layer
 
 
@@ -171,7 +174,7 @@ def gradients(layer, monkeypatch, run) -> list[list[Tensor]]:
             torch.manual_seed(0)
             layer.zero_grad()
             layer.inputs.forget(), layer.outputs.forget()
-            x = torch.randn(4, 30, dtype=torch.float64, requires_grad=True)
+            x = torch.randn(4, 70, dtype=torch.float64, requires_grad=True)
             run(layer, x)
             found.append([one.grad for one in (x, *layer.parameters()) if one.grad is not None])
     return found
@@ -205,7 +208,7 @@ def test_a_layer_learns_as_with_the_reference(layer, monkeypatch, around):
 
 
 def test_gradients_lie_in_rows_as_others_expect(layer):
-    x = torch.randn(4, 30, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(4, 70, dtype=torch.float64, requires_grad=True)
     y = layer(x)
     assert y.is_contiguous() and y._base is None
     (found,) = torch.autograd.grad(y.sum(), x)
@@ -213,7 +216,7 @@ def test_gradients_lie_in_rows_as_others_expect(layer):
 
 
 def test_gradients_of_many_outputs_at_once(layer):
-    x = torch.randn(4, 30, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(4, 70, dtype=torch.float64, requires_grad=True)
     y = layer(x)
     each = torch.eye(y.numel(), dtype=y.dtype).reshape(-1, *y.shape)
     (batched,) = torch.autograd.grad(y, x, each, is_grads_batched=True, retain_graph=True)
@@ -223,7 +226,7 @@ def test_gradients_of_many_outputs_at_once(layer):
 
 def test_a_backward_pass_inside_autocast_keeps_its_precision(layer):
     layer.float()
-    x = torch.randn(4, 30, requires_grad=True)
+    x = torch.randn(4, 70, requires_grad=True)
     y = layer(x).sum()
     (expected,) = torch.autograd.grad(y, x, retain_graph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -231,7 +234,7 @@ def test_a_backward_pass_inside_autocast_keeps_its_precision(layer):
 
 
 def test_another_default_device_changes_nothing(layer):
-    x = torch.randn(4, 30, dtype=torch.float64)
+    x = torch.randn(4, 70, dtype=torch.float64)
     torch.set_default_device("meta")
     try:
         layer(x).sum().backward()
@@ -309,8 +312,9 @@ def test_parameters_can_be_swapped_after_an_evaluation():
     try:
         evaluated(layer, x)
         layer.double()
-        evaluated(layer, x.double())
+        after = evaluated(layer, x.double())
         layer.load_state_dict(layer.state_dict())
+        assert torch.equal(evaluated(layer, x.double()), after)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
 
