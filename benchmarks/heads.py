@@ -18,11 +18,9 @@ features are cached.
 """
 
 import argparse
-import dataclasses
 import json
-import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +33,20 @@ from torch import Tensor, nn
 
 from blockout import (
     BlockoutLinear,
-    Guidance,
     Guide,
     Structure,
     convert,
     parameter_groups,
     to_branches,
 )
-from blockout.data import DataConfig, ImageData
-from blockout.data.features import FeatureSplit
-from blockout.models import Head, ModelConfig, build_model
+from blockout.data import ImageData
+from blockout.reproduce.rows import RATES
+from blockout.reproduce.transfer import accuracy, features_of, some, train_head
 from blockout.runs.config import TrainConfig
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
 from blockout.runs.folder import write_json
-from blockout.runs.schedule import fitting_schedule
-from blockout.training.engine import fit
-from blockout.training.evaluation import measure_statistics
-from blockout.training.features import with_features
-from blockout.training.images import training_images
 
-RATES = (0.2, 0.35, 0.5, 0.65, 0.8)
 METHODS: dict[str, dict[str, Any]] = {
     "baseline": {"method": "baseline"},
     "fc": {"method": "fc"},
@@ -63,9 +54,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "soft": {"hard": False},
     "fixed": {"learned": False},
     "learned": {},
-    "guided": {"guidance": Guidance()},
-    "guided, budget 1.5": {"guidance": Guidance(budget=1.5)},
-    "guided, budget 3": {"guidance": Guidance(budget=3)},
+    "guided": {"budget": 2.0},
+    "guided, budget 1.5": {"budget": 1.5},
+    "guided, budget 3": {"budget": 3.0},
 }
 DIGITS = ("dense", "guided, converted", "guided, fresh")
 OPTIMISERS = ("SGD", "AdamW")
@@ -77,68 +68,29 @@ Pair = tuple[Tensor, Tensor]
 # --- heads on features ----------------------------------------------------------------------------
 
 
-@cache
-def features_of(name: str) -> ImageData:
-    """The set through the frozen trunk; what is cached is not computed again."""
+def config_of(name: str, seed: int, **flags: Any) -> TrainConfig:
+    """What `blockout train` would do with a frozen trunk."""
     views = 4 if name not in ("cifar10", "cifar100") else 1
-    config = TrainConfig(DataConfig(name, views=views), ModelConfig(trunk="efficientnet-lite0"))
-    images = training_images(config, print)
-    config = config.for_images(images)
-    size, classes = images.image_size, len(images.classes)
-    model = build_model(config.model, classes=classes, data_name=images.name, image_size=size)
-    folder, workers = config.data.cache_folder, config.data.decoders
-    return with_features(images, model, views=views, cache=folder, workers=workers, say=print)
+    always = {"data": name, "views": views, "trunk": "efficientnet-lite0", "seed": seed}
+    return TrainConfig.from_flat({"paper": "budget" not in flags, **always, **flags})
 
 
-def some(data: ImageData, per_class: int | None, seed: int) -> ImageData:
-    """So many training images per class, another choice with every seed."""
-    if per_class is None:
-        return data
-    labels, rng = data.train.labels.numpy(), np.random.default_rng(seed)
-    order = rng.permutation(len(labels))
-    kept = np.sort(np.concatenate([order[labels[order] == c][:per_class] for c in set(labels)]))
-    assert isinstance(data.train, FeatureSplit)
-    train = FeatureSplit(data.train.features[kept], data.train.images)
-    train.labels = data.train.labels[kept]
-    return dataclasses.replace(data, train=train)
-
-
-def head_run(data: ImageData, seed: int, guidance: Guidance | None = None, **head: Any) -> Row:
-    """Trains one head as `blockout train` would."""
-    train = data.train
-    assert isinstance(train, FeatureSplit)
-    plan = fitting_schedule(len(train.labels), "frozen")
-    began = time.perf_counter()
-    torch.manual_seed(seed)
-    net = Head(train.features.shape[2], len(data.classes), **head)
-    fit(
-        net,
-        lambda epoch: train.batches(plan.batch_size, train=True, seed=seed, epoch=epoch),
-        steps=plan.epochs * (len(train.labels) // plan.batch_size),
-        lr=plan.lr,
-        weight_decay=1e-4,
-        guide=None if guidance is None else guidance.resolved(frozen=True),
-        class_weights=data.class_weights,
-        seed=seed,
-    )
-    measure_statistics(net, list(train.features[:4096, 0].split(256)))
-    row: Row = {"seconds": round(time.perf_counter() - began, 1)}
-    row |= {name: accuracy(net, getattr(data, name)) for name in ("holdout", "test")}
-    if guidance is not None:
-        structure = Structure.from_model(net, classes=data.classes)
+def head_run(name: str, data: ImageData, seed: int, **flags: Any) -> Row:
+    """Trains one head."""
+    config = config_of(name, seed, **flags).for_images(data)
+    trained = train_head(config, data, points=1)
+    row: Row = {"seconds": round(trained.seconds, 1)}
+    for part in ("holdout", "test"):
+        found = accuracy(trained.head, getattr(data, part))
+        row[part] = None if found is None else round(found, 2)
+    if config.guided:
+        structure = Structure.from_model(trained.head, classes=data.classes)
         row["left"] = round(100 * structure.total.pairs_after / structure.total.pairs_before, 1)
-        row["compact"] = accuracy(to_branches(net, measure=False).eval(), data.test)
+        compact = accuracy(to_branches(trained.head, measure=False).eval(), data.test)
+        row["compact"] = None if compact is None else round(compact, 2)
         if data.groups is not None:
             row["auc"] = round(structure.agreement(data.groups).auc or 0.5, 3)
     return row
-
-
-@torch.no_grad()
-def accuracy(net: nn.Module, split: Any) -> float | None:
-    if not len(split.labels):
-        return None
-    said = torch.cat([net(x).argmax(1) for x in split.features[:, 0].split(2048)])
-    return round(100 * float((said == split.labels).double().mean()), 2)
 
 
 # --- small networks in a plain loop ---------------------------------------------------------------
@@ -288,12 +240,13 @@ def main() -> None:
                     record.run(name, kind, seed, partial(small_run, kind, optimiser, seed))
             print(*table(record, name, list(DIGITS)), sep="\n")
         return
-    data = features_of(chosen.set)
+    data = features_of(config_of(chosen.set, 0))
     name = data.name + (f", {chosen.per_class} per class" if chosen.per_class else "")
 
     def run(method: str, seed: int) -> Row:
         images = some(data, chosen.per_class, seed)
-        return record.run(name, method, seed, lambda: head_run(images, seed, **METHODS[method]))
+        flags = METHODS[method]
+        return record.run(name, method, seed, lambda: head_run(chosen.set, images, seed, **flags))
 
     plain = chosen.methods or [m for m in METHODS if not m.startswith("dropout")]
     methods = [plain[0], tuned(record, name, run), *plain[1:]]

@@ -32,6 +32,7 @@ Networks that learn their own branching while they train.
   blockout figures RUN ... --out DIR      the paper's figures, drawn from runs
   blockout compact RUN                    a smaller network, and how fast the whole is
   blockout export RUN --format onnx       one file that runs elsewhere (or pt2, safetensors)
+  blockout reproduce table1               the paper's tables again, with seeds and spread
   blockout cache                          what is kept for a faster start, and deleting it
   blockout doctor                         what this machine has, and what is in the way
   blockout --version

@@ -48,7 +48,8 @@ def environment(origins: Mapping[str, str] = MappingProxyType({})) -> Environmen
 
 
 def _commit() -> str | None:
-    """Of the source tree that is running, with a plus where it has been changed since."""
+    """Of the sources that are running, with a plus where they have been changed since; records and
+    documents beside them may change."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -58,7 +59,11 @@ def _commit() -> str | None:
     try:
         tracked = git("ls-files", Path(__file__).name)
         commit = git("rev-parse", "--short=12", "HEAD") if tracked else ""
-        return commit + ("+" if git("status", "--porcelain", "-uno") else "") if commit else None
+        return (
+            commit + ("+" if git("status", "--porcelain", "-uno", "--", str(here.parent)) else "")
+            if commit
+            else None
+        )
     except OSError:
         return None
 
