@@ -15,7 +15,7 @@ def runs_of(tmp_path) -> dict[str, list]:
 def test_missing_runs_are_done_once_and_recorded(reproduce, tmp_path):
     words = ("--rows", "baseline", "learned", "confusion", "superclasses", "pays", "--seeds", 1)
     code, out, complaint = reproduce(*words)
-    assert code == 0 and "5 runs are missing" in out and "5 runs done" in out, complaint
+    assert code == 0 and "5 runs are missing" in out and "5 runs done." in out, complaint
     found = runs_of(tmp_path)
     assert {name: runs[0].test > 45 for name, runs in found.items()} == dict.fromkeys(found, True)
     learned = found["learned300-k6-n512"][0]
@@ -95,4 +95,4 @@ def test_wrong_words_are_refused_in_one_line(said, words, complaint):
 
 def test_the_command_explains_itself(said):
     code, out, _ = said("reproduce", "--help")
-    assert code == 0 and "--per-class N" in out
+    assert code == 0 and "--per-class N" in out and "reproduce tables" in " ".join(out.split())

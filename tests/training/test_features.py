@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import nn
 
@@ -153,3 +154,14 @@ def test_without_views_images_go_through_the_trunk_in_every_epoch(config):
     model.trunk.register_forward_pre_hook(lambda module, inputs: passes.append(len(inputs[0])))
     train(config, model=model, data=make_images())
     assert Counting.seen == 0 and sum(passes) > 280
+
+
+@pytest.mark.usefixtures("_patience")
+def test_what_is_kept_is_read_while_another_process_computes(config):
+    images, model = make_images(), make_model()
+    given = {"views": 1, "cache": config.data.cache, "workers": 0, "say": lambda text: None}
+    first = features_module.with_features(images, model, **given)
+    (entry,) = (config.data.cache / "features").glob("*.lock")
+    with FileLock(entry):
+        again = features_module.with_features(images, model, **given)
+    assert torch.equal(first.train.features, again.train.features)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ABOUT = """Runs the rows of a table of the paper with several seeds and keeps a record of each run.
 What has a record is not run again, what was interrupted continues, and several of these commands
-can work on one table."""
+can work on one table. `blockout reproduce tables` shows what the records say."""
 TABLES = ("table1", "table2", "table3")
 MOST_JOBS = 1024
 WEEK = 168.0
@@ -24,6 +24,10 @@ image-net.org, arrange it as train/CLASS/*.JPEG and val/CLASS/*.JPEG, and name t
 
 
 def run(arguments: list[str]) -> int:
+    if arguments[:1] == ["tables"]:
+        from blockout.commands.tables import run_tables
+
+        return run_tables(arguments[1:])
     values = _parser().parse_args(arguments)
     require_training("lightning.fabric")
     from blockout.reproduce import table
@@ -43,7 +47,7 @@ def run(arguments: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("reproduce", " ".join(ABOUT.split()))
-    parser.add_argument("table", choices=TABLES, help="CIFAR-100, ImageNet, CIFAR-10")
+    parser.add_argument("table", choices=TABLES, help="on CIFAR-100, ImageNet or CIFAR-10")
     data = "images to use instead of the table's, as in `blockout train --data`"
     flag(parser, "--data NAME", data, str)
     parser.add_argument(
@@ -139,7 +143,7 @@ def _work(condition: "Condition", rows: "tuple[Row, ...]", values: Any) -> int:
     print(_cost(worker), flush=True)
     summary = worker.run()
     more = f"; {summary.left} are left: the same command continues" if summary.left else ""
-    print(f"{summary.done} runs done{more}")
+    print(f"{summary.done} runs done{more}. Next: blockout reproduce tables")
     return 0
 
 

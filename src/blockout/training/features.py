@@ -163,12 +163,15 @@ def feature_splits(
         part: Work(split, digests(split.pictures, len(split)), views.get(part, 1))
         for part, split in splits.items()
     }
-    with locked(cache, entry, FOLDER):
-        store = FeatureStore(cache, entry, about)
-        if store.damaged:
-            say(f"note: {store.damaged} damaged files of features are computed again")
-        _compute(works, store, seen, model.trunk, workers, say, plan)
-        store.serves(name)
+    store = FeatureStore(cache, entry, about)  # files are written whole: reading waits for nobody
+    if store.damaged or any(work.missing(store, set()) for work in works.values()):
+        damaged = store.damaged
+        with locked(cache, entry, FOLDER):
+            store = FeatureStore(cache, entry, about)
+            if damaged:
+                say(f"note: {damaged} damaged files of features are computed again")
+            _compute(works, store, seen, model.trunk, workers, say, plan)
+    store.serves(name)
     return {part: FeatureSplit(_gathered(work, store), work.split) for part, work in works.items()}
 
 
