@@ -47,6 +47,7 @@ ROOMS = {
     "models": [
         f"tests/models/test_{name}.py" for name in ("heads", "building", "pretrained", "config")
     ],
+    "models/classifier": ["tests/models/test_classifier.py"],
     "runs/run": ["tests/runs", "tests/commands/test_given.py"],
     "export": ["tests/export/test_reading.py", "tests/commands/test_given.py"],
     "commands": ["tests/commands/test_cli.py", "tests/commands/test_photographs.py"],
@@ -220,6 +221,11 @@ FAULTS = [
     Fault("Fig. 10 marks other classes", "show/figures/nodes", "seen.points[chosen]", "seen.points[: len(chosen)]"),
     Fault("Fig. 11 in another order per run", "show/figures/classes", "_draw(axes, values[order])", "_draw(axes, np.sort(values))"),
     Fault("Fig. 7 counts the weights of one model", "show/figures/models", "for p in model.parameters()", "for p in built[0].parameters()"),
+    Fault("what leads a trunk does not learn", "training/engine", "return 0.0 if led is None else self._risk(led, y, examples)", "return 0.0"),
+    Fault("a head changes the trunk that is led", "models/classifier", "return self.head(features.detach())", "return self.head(features)"),
+    Fault("what leads a trunk starts otherwise than a plain classifier", "training/loop", "lead = _built(_plain(config), images, trunk).head if config.leads else None", "lead = torch.nn.Linear(model.head.specification['features'], len(images.classes)) if config.leads else None"),
+    Fault("what leads a trunk is saved", "training/recording", "for name, value in weights.items() if name in whole", "for name, value in weights.items()"),
+    Fault("an older run is led from its middle on", "runs/config", 'before.optimisation.trunk_follows or "head"', 'before.optimisation.trunk_follows or "linear"'),
     Fault("the schedule is not continued", "training/engine", 'self.schedule.load_state_dict(state["schedule"])', "pass"),
     Fault("the shortest warm-up divides by zero", "training/engine", "rise = max(warmup * steps, 1.0)", "rise = warmup * steps"),
     Fault("the last step learns nothing", "training/engine", "total_steps=steps + 1,", "total_steps=max(steps, 2),"),

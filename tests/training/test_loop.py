@@ -503,3 +503,68 @@ def test_many_short_epochs_are_evaluated_a_few_at_a_time(tmp_path, images, monke
     assert metrics(tmp_path / "two", "epoch_loss") == metrics(tmp_path / "whole", "epoch_loss")
     for name, value in final(tmp_path / "whole").items():
         assert torch.equal(final(tmp_path / "two")[name], value), name
+
+
+def photographs(folder, method="blockout", **values):
+    config = make_config(folder, paper=False, lr=0.3, **values)
+    model = ModelConfig(method=method, trunk="inception-small", width=0.125, nodes=16, clusters=3)
+    return dataclasses.replace(config, model=model)
+
+
+def test_a_trunk_under_a_guided_head_is_bit_for_bit_that_of_the_plain_network(tmp_path):
+    images = make_images(size=28)
+    for method in ("baseline", "blockout"):
+        train(photographs(tmp_path / method, method), data=images)
+    plain, guided = final(tmp_path / "baseline"), final(tmp_path / "blockout")
+    trunk = [name for name in plain if name.startswith("trunk.")]
+    assert trunk and all(torch.equal(plain[name], guided[name]) for name in trunk)
+    results = [Run.open(tmp_path / method).result for method in ("baseline", "blockout")]
+    assert results[1].linear == results[0].test and results[0].linear is None
+    x = next(images.test.batches(21, train=False))[0]
+    with torch.no_grad():
+        top = Run.open(tmp_path / "blockout").network().model(x).softmax(1).max(1).values
+    found = load_file(tmp_path / "blockout" / "predictions.safetensors")["probabilities"][:, 0]
+    torch.testing.assert_close(found, top)
+
+
+def test_a_trunk_that_follows_the_head_becomes_another(tmp_path):
+    images = make_images(size=28)
+    for follows in ("linear", "head"):
+        train(photographs(tmp_path / follows, trunk_follows=follows, steps=3), data=images)
+    a, b = (final(tmp_path / follows) for follows in ("linear", "head"))
+    assert a.keys() == b.keys()
+    assert not any(torch.equal(a[name], b[name]) for name in a if name.endswith("conv.weight"))
+    assert Run.open(tmp_path / "head").result.linear is None
+
+
+def test_what_leads_a_trunk_is_left_out_of_the_moving_average_too(tmp_path):
+    images = make_images(size=28)
+    train(photographs(tmp_path, ema=0.9), data=images)
+    assert final(tmp_path).keys() == Run.open(tmp_path).network().model.state_dict().keys()
+    assert Run.open(tmp_path).result.linear is not None
+
+
+def test_a_led_run_that_was_stopped_ends_bit_identical(tmp_path):
+    images = make_images(size=28)
+    train(photographs(tmp_path / "whole"), data=images)
+    stopped = photographs(tmp_path / "stopped", checkpoint_minutes=1e-9)
+
+    def stop(folder):
+        if len((folder / "metrics.jsonl").read_text().splitlines()) > 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, data=images, after_save=stop)
+    train(stopped, data=images)
+    a, b = final(tmp_path / "whole"), final(tmp_path / "stopped")
+    assert all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+def test_a_run_of_before_whose_trunk_followed_the_head_continues_so(tmp_path):
+    path = tmp_path / "config.json"
+    before = photographs(tmp_path).resolved().flat()
+    del before["trunk_follows"]
+    path.write_text(json.dumps(before))
+    assert photographs(tmp_path).as_begun().optimisation.trunk_follows == "head"
+    assert photographs(tmp_path, trunk_follows="linear").as_begun().leads
+    assert photographs(tmp_path / "new").as_begun().resolved().leads

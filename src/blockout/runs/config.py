@@ -72,6 +72,10 @@ class OptimisationConfig:
     affinity_from: Literal["predictions", "groups"] = "predictions"
     """Which classes are similar: those that the network confuses, or those of the same group in the
     data (superclasses, nested folders)."""
+    trunk_follows: Literal["linear", "head"] | None = None
+    """What a trunk that is not frozen learns from while memberships are guided: a linear classifier
+    of its own, which is left out in the end, or the head. Default: linear, so that the head costs
+    the trunk nothing."""
     finetune: int = 0
     """After the head has been trained on a frozen trunk, train the last so many stages of the trunk
     with it; --finetune alone means 3. The result is a run of its own, RUN-finetuned, and is what it
@@ -216,14 +220,20 @@ class TrainConfig:
         return chosen.resolved(steps=chosen.steps_on(images))
 
     def as_begun(self) -> Self:
-        """With as many clusters as the run in ``--run`` began with, if there is one and you leave
-        them open: older runs began with 6 for any number of classes."""
+        """With what older runs did where you leave it open, if the run in ``--run`` is one: they
+        began with 6 clusters for any number of classes, and their trunks followed the head."""
         path = Path(self.run.run or "") / CONFIG
-        if self.run.run is None or self.model.clusters is not None or not path.exists():
+        if self.run.run is None or not path.exists():
             return self
         before = read_config(path)
         clusters = before.model.clusters or default_clusters(before.data.data, None)
-        return replace(self, model=replace(self.model, clusters=clusters))
+        follows = before.optimisation.trunk_follows or "head"
+        m, o = self.model, self.optimisation
+        return replace(
+            self,
+            model=replace(m, clusters=m.clusters or clusters),
+            optimisation=replace(o, trunk_follows=o.trunk_follows or follows),
+        )
 
     def _in_whole_epochs(self, images: ImageData) -> Self:
         """Steps that make whole epochs become epochs: one length has one name."""
@@ -262,6 +272,7 @@ class TrainConfig:
             batch_size=fitting.batch_size,
             lr=o.lr or fitting.lr,
             paper=self.paper,
+            trunk_follows=o.trunk_follows or "linear",
         )
         run = self.run
         if steps is not None:
@@ -281,6 +292,12 @@ class TrainConfig:
     def guided(self) -> bool:
         """Whether a guide leads memberships that are learned."""
         return self.model.method == "blockout" and self.model.learned and not self.paper
+
+    @property
+    def leads(self) -> bool:
+        """Whether a linear classifier leads the trunk."""
+        learns = not self.model.freeze_trunk and not self.finetunes
+        return self.guided and learns and self.optimisation.trunk_follows != "head"
 
     # --- how long and how fast: of a resolved config ----------------------------------------------
 
@@ -346,6 +363,8 @@ class TrainConfig:
             unused |= {"paper", "membership_scale"}
         if not self.guided:
             unused |= OF_GUIDANCE
+        if not self.leads:
+            unused.add("trunk_follows")
         if method == "baseline":
             unused.add("nodes")
         if method not in ("dropout", "dropconnect"):

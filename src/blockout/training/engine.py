@@ -111,7 +111,9 @@ class Engine:
     """Fits a module step by step.
 
     Args:
-        module: any module from inputs to logits. It learns in place, on the processes' device.
+        module: any module from inputs to logits. It learns in place, on the processes' device. If
+            it leaves other logits in ``led``, as ``models.LedClassifier`` does, it learns from
+            their loss too.
         recipe: how to learn.
         guide: makes the ``Guide`` of the module's memberships, once the module is on its device;
             without one they learn from the loss alone, as in the paper.
@@ -208,7 +210,7 @@ class Engine:
                 logits = self._logits(x_part)
                 risk = self._risk(logits, y_part, examples)
                 # Backward: gradients by Eqs. 8 and 9.
-                processes.backward(risk)
+                processes.backward(risk + self._lead_risk(y_part, examples))
             loss = loss + risk.detach()
             hits = hits + (logits.detach().argmax(1) == y_part).sum()
         value, correct, *told = self._joined(loss, hits, tell())
@@ -298,6 +300,11 @@ class Engine:
             label_smoothing=self.recipe.label_smoothing,
         )
         return total * (self.processes.world / examples)
+
+    def _lead_risk(self, y: Tensor, examples: int) -> Tensor | float:
+        """That of what leads the module beside its logits, if something does."""
+        led: Tensor | None = self.module.__dict__.pop("led", None)
+        return 0.0 if led is None else self._risk(led, y, examples)
 
     def _joined(self, loss: Tensor, hits: Tensor, told: Sequence[float]) -> list[float]:
         """Loss, hits and what was told: means over the processes, in one exchange."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from blockout.data import ImageData
-from blockout.models import ImageClassifier, build_model
+from blockout.models import ImageClassifier, LedClassifier, build_model
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig
 from blockout.runs.start import open_folder
@@ -98,15 +98,10 @@ def _run(
     """Trains to the end in a folder that is held; ``own`` is the user's own model and trunk."""
     model, trunk = own
     with kept_random_state(processes):
-        torch.manual_seed(config.optimisation.seed)
+        lead = None
         if model is None:
-            model = build_model(
-                config.model,
-                classes=len(images.classes),
-                data_name=images.name,
-                image_size=images.image_size,
-                trunk=trunk,
-            )
+            model = _built(config, images, trunk)
+            lead = _built(_plain(config), images, trunk).head if config.leads else None
         start = None
         if config.finetunes:
             assert isinstance(model, ImageClassifier)
@@ -116,13 +111,32 @@ def _run(
             notes = initial_weights(model, config.run.init_from)
             if processes.rank == 0:
                 print(*notes, sep="\n")
-        learner, images = _learner(config, model, images, processes)
+        if lead is None:
+            learner, images = _learner(config, model, images, processes)
+        else:
+            learner = LedClassifier(model.trunk, model.head, lead)
         engine = make_engine(config, learner, images, processes)
         whole = model if isinstance(model, ImageClassifier) and model is not learner else None
         try:
             Recording(config, engine, images, folder, after_save, whole, start).run()
         finally:
             engine.close()
+
+
+def _built(config: TrainConfig, images: ImageData, trunk: nn.Module | None) -> ImageClassifier:
+    """The configured model as its seed makes it."""
+    torch.manual_seed(config.optimisation.seed)
+    return build_model(
+        config.model,
+        classes=len(images.classes),
+        data_name=images.name,
+        image_size=images.image_size,
+        trunk=trunk,
+    )
+
+
+def _plain(config: TrainConfig) -> TrainConfig:
+    return replace(config, model=replace(config.model, method="baseline"))
 
 
 def _learner(

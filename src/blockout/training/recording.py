@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from blockout.data import ImageData, Split
 from blockout.guidance import GuideWarning
 from blockout.layers import memberships_of
-from blockout.models import ImageClassifier
+from blockout.models import ImageClassifier, LedClassifier
 from blockout.models.config import is_pretrained, origin_of
 from blockout.runs import folder as files
 from blockout.runs import logs
@@ -213,7 +213,12 @@ class Recording:
             final["test"] = self._evaluate(self.data.test)
             if len(self.data.holdout):
                 final["holdout"] = self._evaluate(self.data.holdout)
-            if (linear := linear_reference(self.config, self.data, self.steps)) is not None:
+            learned = self.engine.result
+            if isinstance(learned, LedClassifier):
+                final["linear"] = evaluate(
+                    learned.reference, self.data.test, processes=self.processes
+                )
+            elif (linear := linear_reference(self.config, self.data, self.steps)) is not None:
                 final["linear"] = linear
         on_first_process(self.processes, lambda: self._leave(weights, p, final))
 
@@ -241,6 +246,8 @@ class Recording:
     def _network(self) -> nn.Module:
         """The network that the run is for: with its trunk."""
         learned = self.engine.result
+        if isinstance(learned, LedClassifier):
+            return learned.network
         if self.whole is None:
             return learned
         return ImageClassifier(self.whole.trunk, learned.get_submodule("head"), freeze_trunk=True)
@@ -315,7 +322,11 @@ class Recording:
 
     def _weights(self) -> dict[str, Tensor]:
         """Of the whole network, gathered by all processes; whole on the first."""
-        return ({} if self.whole is None else self.whole.state_dict()) | self.engine.weights()
+        weights = self.engine.weights()
+        if self.whole is None:
+            return weights
+        whole = self.whole.state_dict()
+        return whole | {name: value for name, value in weights.items() if name in whole}
 
     def _write_weights(self, name: str) -> None:
         weights = self._weights()
@@ -363,6 +374,8 @@ def described(config: TrainConfig) -> str:
     learns = "frozen" if m.freeze_trunk else "tuned" if is_pretrained(m.trunk) else ""
     layers = "" if m.method == "baseline" else f", {m.nodes} nodes"
     clusters = f" in {m.clusters} clusters" if m.method == "blockout" else ""
+    if config.leads:
+        learns = f"{learns}, led by a linear classifier".removeprefix(", ")
     seen = "mirrored and shifted"
     if config.finetunes:
         learns = f"its last {config.optimisation.finetune} stages tuned"
