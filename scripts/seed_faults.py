@@ -225,7 +225,7 @@ FAULTS = [
     Fault("a head changes the trunk that is led", "models/classifier", "return self.head(features.detach())", "return self.head(features)"),
     Fault("what leads a trunk starts otherwise than a plain classifier", "training/loop", "lead = _built(_plain(config), images, trunk).head if config.leads else None", "lead = torch.nn.Linear(model.head.specification['features'], len(images.classes)) if config.leads else None"),
     Fault("what leads a trunk is saved", "training/recording", "for name, value in weights.items() if name in whole", "for name, value in weights.items()"),
-    Fault("an older run is led from its middle on", "runs/config", 'before.optimisation.trunk_follows or "head"', 'before.optimisation.trunk_follows or "linear"'),
+    Fault("an older run is led from its middle on", "runs/config", 'replace(o, trunk_follows="head")', 'replace(o, trunk_follows="linear")'),
     Fault("the schedule is not continued", "training/engine", 'self.schedule.load_state_dict(state["schedule"])', "pass"),
     Fault("the shortest warm-up divides by zero", "training/engine", "rise = max(warmup * steps, 1.0)", "rise = warmup * steps"),
     Fault("the last step learns nothing", "training/engine", "total_steps=steps + 1,", "total_steps=max(steps, 2),"),

@@ -72,10 +72,10 @@ class OptimisationConfig:
     affinity_from: Literal["predictions", "groups"] = "predictions"
     """Which classes are similar: those that the network confuses, or those of the same group in the
     data (superclasses, nested folders)."""
-    trunk_follows: Literal["linear", "head"] | None = None
+    trunk_follows: Literal["auto", "linear", "head"] = "auto"
     """What a trunk that is not frozen learns from while memberships are guided: a linear classifier
-    of its own, which is left out in the end, or the head. Default: linear, so that the head costs
-    the trunk nothing."""
+    of its own, which is left out in the end, or the head. auto: linear, so that the head costs the
+    trunk nothing."""
     finetune: int = 0
     """After the head has been trained on a frozen trunk, train the last so many stages of the trunk
     with it; --finetune alone means 3. The result is a run of its own, RUN-finetuned, and is what it
@@ -227,13 +227,11 @@ class TrainConfig:
             return self
         before = read_config(path)
         clusters = before.model.clusters or default_clusters(before.data.data, None)
-        follows = before.optimisation.trunk_follows or "head"
-        m, o = self.model, self.optimisation
-        return replace(
-            self,
-            model=replace(m, clusters=m.clusters or clusters),
-            optimisation=replace(o, trunk_follows=o.trunk_follows or follows),
-        )
+        begun = replace(self, model=replace(self.model, clusters=self.model.clusters or clusters))
+        o, followed = self.optimisation, before.optimisation.trunk_follows
+        if o.trunk_follows != "auto" or followed != "auto":
+            return begun
+        return replace(begun, optimisation=replace(o, trunk_follows="head"))
 
     def _in_whole_epochs(self, images: ImageData) -> Self:
         """Steps that make whole epochs become epochs: one length has one name."""
@@ -272,7 +270,7 @@ class TrainConfig:
             batch_size=fitting.batch_size,
             lr=o.lr or fitting.lr,
             paper=self.paper,
-            trunk_follows=o.trunk_follows or "linear",
+            trunk_follows="linear" if o.trunk_follows == "auto" else o.trunk_follows,
         )
         run = self.run
         if steps is not None:

@@ -111,10 +111,10 @@ def _run(
             notes = initial_weights(model, config.run.init_from)
             if processes.rank == 0:
                 print(*notes, sep="\n")
-        if lead is None:
-            learner, images = _learner(config, model, images, processes)
-        else:
+        if lead is not None and isinstance(model, ImageClassifier):
             learner = LedClassifier(model.trunk, model.head, lead)
+        else:
+            learner, images = _learner(config, model, images, processes)
         engine = make_engine(config, learner, images, processes)
         whole = model if isinstance(model, ImageClassifier) and model is not learner else None
         try:

@@ -50,7 +50,9 @@ def test_a_finished_run_is_told(view):
     assert (
         f"{test.accuracy:.2f} % of the 48 test images are correct (give or take {off:.1f} p" in told
     )
-    assert "Guessing gets 16.7 %." in told
+    linear = view.result.linear.accuracy
+    assert f"A linear classifier on the same features gets {linear:.2f} % (" in told
+    assert "), guessing gets 16.7 %." in told
     assert f"fall into {len(structure.class_groups)} group" in told
     first, second = (100 * cost.left for cost in structure.costs)
     assert f"{first:.0f} % of those of FC2 and {second:.0f} % of those of the classifier" in told
@@ -218,7 +220,7 @@ def test_the_accuracy_stands_beside_that_of_a_linear_classifier(view):
 
 
 def test_guessing_is_what_the_terminal_says(view):
-    often = replace(view, result=changed(view.result, chance=40.0))
+    often = replace(view, result=changed(view.result, chance=40.0, linear=None))
     assert "Guessing gets 40.0 %." in plainly(summary.section([often]))
 
 
