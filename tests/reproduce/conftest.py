@@ -25,8 +25,8 @@ def reproduce(photos, tmp_path, monkeypatch, said):
     """Runs `blockout reproduce TABLE` on the photographs, with records below ``tmp_path``."""
     monkeypatch.setenv("BLOCKOUT_CACHE_DIR", str(photos.parent / "cache"))
 
-    def run(*words: object, table: str = "table1") -> tuple[int, str, str]:
+    def run(*words: object, changes: tuple[str, ...] = SHORT) -> tuple[int, str, str]:
         where = ("--out", tmp_path / "out", "--work", tmp_path / "work")
-        return said("reproduce", table, "--data", photos, "--with", *SHORT, *where, *words)
+        return said("reproduce", "table1", "--data", photos, "--with", *changes, *where, *words)
 
     return run

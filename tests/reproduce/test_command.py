@@ -5,6 +5,8 @@ import json
 import pytest
 
 from blockout.reproduce import Records
+from blockout.reproduce.work import threads_per
+from blockout.runs import Run
 
 
 def runs_of(tmp_path) -> dict[str, list]:
@@ -68,6 +70,43 @@ def test_what_another_process_does_is_left_to_it(reproduce, tmp_path):
         code, out, _ = reproduce("--rows", "fc", "--seeds", 2)
     assert code == 0 and "fc-n512 seed 0 is left out: another process does it" in out
     assert [run.seed for run in runs_of(tmp_path)["fc-n512"]] == [1]
+
+
+def test_several_processes_share_the_runs(reproduce, tmp_path):
+    code, out, complaint = reproduce("--rows", "baseline", "fc", "--seeds", 1, "--jobs", 2)
+    assert code == 0 and "2 runs done" in out and "in 2 jobs" in out, complaint
+    assert set(runs_of(tmp_path)) == {"baseline", "fc-n512"}
+    (cells,) = Records(tmp_path / "out").conditions().values()
+    threads = {c.environments[0]["machine"]["threads"] for c in cells.values()}
+    assert threads == {threads_per(2)}
+
+
+WHOLE = ("image_size=28", "epochs=2", "batch_size=16", "width=0.25", "accelerator=cpu")
+
+
+def test_whole_networks_have_run_folders_and_go_on_where_they_stopped(reproduce, tmp_path):
+    words = ("--scale", "cpu", "--rows", "learned", "confusion", "--seeds", 1, "--per-class", 12)
+    code, out, complaint = reproduce(*words, changes=WHOLE)
+    assert code == 0 and "1 runs done" in out, complaint
+    (run,) = runs_of(tmp_path)["learned300-k6-n512"]
+    (folder,) = (tmp_path / "work").glob("*/learned300-k6-n512-0")
+    result = Run.open(folder).result
+    assert result is not None and run.test == round(result.test.accuracy, 2)
+    assert run.curve_steps == [3, 6] and run.images == 48 and set(run.p) == {"P_0", "P_1", "P_2"}
+    # the run is finished: only its record is missing, and nothing is trained again
+    (record,) = (tmp_path / "out").glob("*/learned300-k6-n512.json")
+    record.unlink()
+    assert reproduce(*words, changes=WHOLE)[0] == 0
+    again = runs_of(tmp_path)["learned300-k6-n512"][0]
+    assert (again.test, again.seconds) == (run.test, run.seconds)
+
+
+def test_the_full_model_trains_on_a_small_folder(reproduce, tmp_path):
+    words = ("--scale", "paper", "--rows", "fixed", "--seeds", 1, "--per-class", 4)
+    changes = ("image_size=28", "epochs=1", "batch_size=16", "accelerator=cpu")
+    assert reproduce(*words, changes=changes)[0] == 0
+    (run,) = runs_of(tmp_path)["fixed0.5-k6-n512"]
+    assert run.steps == 1 and run.images == 16
 
 
 def test_table2_without_imagenet_says_what_it_needs(said):

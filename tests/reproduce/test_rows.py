@@ -16,7 +16,7 @@ def test_a_row_has_the_settings_that_the_paper_gives_it():
     soft = cell_of(rows["soft"].settings, "cpu")
     found = config_of(Condition("cifar100", "cpu"), soft, 0)
     assert (found.model.hard, found.model.learned, found.model.clusters) == (False, True, 6)
-    assert found.paper and found.model.trunk == "auto"
+    assert found.paper and found.model.trunk == "inception-small"
     cifar10 = {row.name: row for row in table("table3").rows}
     assert cifar10["learned"].settings["clusters"] == 2
     assert cifar10["dropout"].settings["dropout"] == 0.5
@@ -76,3 +76,12 @@ def test_an_unknown_row_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"baseline.*methods.*got droput"):
         table("table1").chosen(["droput"])
     assert [row.name for row in table("table3").chosen(["fc", "ours"])] == ["fc", "guided", "pays"]
+
+
+def test_scale_paper_has_the_full_models():
+    learned = {row.name: row for row in table("table2").rows}["learned"]
+    large = config_of(Condition("imagenet", "paper"), cell_of(learned.settings, "paper"), 0)
+    assert (large.model.trunk, large.model.nodes, large.model.clusters) == ("inception-bn", 4096, 6)
+    learned = {row.name: row for row in table("table1").rows}["learned"]
+    small = config_of(Condition("cifar100", "paper"), cell_of(learned.settings, "paper"), 0).model
+    assert (small.trunk, small.width, small.early_downsampling) == ("inception-small", 1, False)

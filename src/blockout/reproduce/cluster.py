@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockout.reproduce.settings import Scale
+from blockout.runs.errors import RunError
 
 if TYPE_CHECKING:
     from blockout.reproduce.work import Report, Task
@@ -41,10 +42,19 @@ def on_ray(
                 task = waiting.pop(0)
                 running[_remote(ray, task).remote(task)] = task
             for reference in ray.wait(list(running))[0]:
-                yield running.pop(reference), ray.get(reference)
+                yield running.pop(reference), _result(ray, reference)
     finally:
         for reference in running:
             ray.cancel(reference)
+
+
+def _result(ray: Any, reference: Any) -> "Report":
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ValueError | OSError):
+            raise RunError(str(error.cause)) from error
+        raise
 
 
 def _ray() -> Any:

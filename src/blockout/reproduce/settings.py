@@ -18,10 +18,18 @@ SCALES: dict[Scale, str] = {
 }
 RECIPES: dict[Scale, Settings] = {
     "transfer": {"trunk": "efficientnet-lite0"},
-    "cpu": {"epochs": 30, "weight_decay": 1e-5},
-    "paper": {"width": 1.0, "early_downsampling": False, "epochs": 100, "weight_decay": 1e-5},
+    "cpu": {"trunk": "inception-small", "epochs": 30, "weight_decay": 1e-5},
+    "paper": {
+        "trunk": "inception-small",
+        "width": 1.0,
+        "early_downsampling": False,
+        "epochs": 100,
+        "weight_decay": 1e-5,
+    },
 }
 """What the scales change in the defaults of `blockout train`; the same for every row."""
+IMAGENET: Settings = {"trunk": "inception-bn", "epochs": 60}
+"""What scale paper changes further for ImageNet; the paper does not print its schedules."""
 VIEWS_OF_SMALL_IMAGES = 1
 """CIFAR's 32 px show nothing more in another crop."""
 BESIDE = ("probability", "given")
@@ -110,5 +118,8 @@ def config_of(condition: Condition, cell: Cell, seed: int) -> TrainConfig:
             data["views"] = VIEWS_OF_SMALL_IMAGES
     elif condition.per_class is not None:
         data |= {"per_class": condition.per_class, "data_seed": seed}
-    recipe = dict(RECIPES[condition.scale]) | dict(condition.changes)
+    recipe = dict(RECIPES[condition.scale])
+    if condition.scale == "paper" and name_of(condition.data).startswith("imagenet"):
+        recipe |= IMAGENET
+    recipe |= dict(condition.changes)
     return TrainConfig.from_flat({**flags, **data, **recipe, "seed": seed, "tensorboard": False})

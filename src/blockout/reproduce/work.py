@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,6 +23,8 @@ from blockout.training.engine import Diverged
 
 Engine = Literal["local", "ray"]
 HOUR = 3600
+TIME_TO_SAVE = 60
+"""Seconds for a checkpoint, when a process has to end."""
 
 
 class Task(NamedTuple):
@@ -185,7 +189,7 @@ def _in_processes(
     """As many at a time as there are jobs; each process keeps its features for the next run."""
     fresh = multiprocessing.get_context("spawn")
     waiting, running = list(tasks), dict[Future[Report], Task]()
-    with ProcessPoolExecutor(jobs, fresh, use_threads, (threads_per(jobs),)) as pool:
+    with ProcessPoolExecutor(jobs, fresh, _begin_worker, (threads_per(jobs),)) as pool:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
@@ -195,7 +199,12 @@ def _in_processes(
                     task = waiting.pop(0)
                     running[pool.submit(do, task)] = task
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
+                    yield running.pop(future), _result(future)
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():
+                if process.pid is not None:
+                    os.kill(process.pid, signal.SIGINT)
+            raise
         except BrokenProcessPool as error:
             raise RunError(
                 "a process was killed, often because memory is short: fewer --jobs need less. "
@@ -205,10 +214,40 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
+def _result(future: Future[Report]) -> Report:
+    """What a run says; what was wrong there is said as if it had been here."""
+    try:
+        return future.result()
+    except (ValueError, OSError) as error:
+        raise RunError(str(error)) from error
+
+
 def threads_per(jobs: int) -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(cores // jobs, 1)
+
+
+def _begin_worker(threads: int) -> None:
+    """Away from the terminal: a Ctrl-C there is for the first process, which passes it on once."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, _leave)  # training that has checkpoints waits for the next step
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    use_threads(threads)
+
+
+def _follow_parent() -> None:
+    """Ends this process when the first one is gone: nobody would give it work or end it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(TIME_TO_SAVE)
+    os._exit(1)
+
+
+def _leave(*_: object) -> None:
+    os._exit(128 + signal.SIGINT)
 
 
 def use_threads(count: int) -> None:
