@@ -30,7 +30,7 @@ CORE = (
     "convert",
 )
 ROOMS = {
-    "kernels": ["tests/test_kernels.py"],
+    "kernels": ["tests/test_kernels.py", "tests/test_native.py"],
     "guidance": ["tests/guidance"],
     "compact": ["tests/compact", "tests/graph"],
     "graph": ["tests/graph", "tests/test_convert.py", "tests/compact"],
@@ -62,7 +62,7 @@ ROOMS = {
     "commands/evaluate": ["tests/commands/test_photographs.py"],
     "commands/flags": ["tests/commands/test_structure.py", "tests/commands/test_cli.py"],
     "commands/runs": ["tests/show/page/test_command.py"],
-    "files": ["tests/structure", "tests/test_files.py"],
+    "files": ["tests/structure", "tests/test_files.py", "tests/data/test_config.py"],
 }
 
 
@@ -78,8 +78,13 @@ def tests_of(file: str) -> list[list[str]]:
 class Fault(NamedTuple):
     what: str
     file: str
+    """Without .py; other kinds of files with their ending."""
     right: str
     wrong: str
+
+    @property
+    def path(self) -> str:
+        return self.file if "." in self.file else f"{self.file}.py"
 
 
 FAULTS = [
@@ -101,6 +106,18 @@ FAULTS = [
     Fault("a row keeps what the tile before it wrote", "kernels/product", ".zero_()", ""),
     Fault("memberships of inputs and outputs swapped", "kernels/product", "c = masks.c_out, masks.c_in", "c = masks.c_in, masks.c_out"),
     Fault("memory of inference mode in training", "kernels/product", "with torch.inference_mode(False):", "if True:"),
+    Fault("compiled code forgets 1/k", "kernels/native.c", "c_in[s * p->clusters + l] / (REAL)p->clusters", "c_in[s * p->clusters + l]"),
+    Fault("compiled code leaves rows of dead nodes as they lay in memory", "kernels/native.c", "if (first >= end) continue;", "if (first >= end || !one.sees) continue;"),
+    Fault("compiled code adds what an earlier strip left in memory", "kernels/native.c", "if (rows < ROWS)", "if (0)"),
+    Fault("compiled code loses what the other threads add", "kernels/native.c", "part < of->threads; part++)\n                sum", "part < 1; part++)\n                sum"),
+    Fault("compiled code writes past the last column", "kernels/native.c", "if (count >= LANES) *(VECTOR *)to = v;", "if (1) *(VECTOR *)to = v;"),
+    Fault("codes of few rows see what the first of them sees", "kernels/native.c", "blocks[count - 1].code |= code[order[i]];", "if (!blocks[count - 1].code) blocks[count - 1].code = code[order[i]];"),
+    Fault("a damaged library is loaded", "kernels/library", "return content[-32:] == hashlib.sha256(content[:-32]).digest()", "return True"),
+    Fault("a library that others may write to is loaded", "kernels/library", "if status.st_mode & 0o022:", "if False:"),
+    Fault("a library of somebody else is loaded", "kernels/library", "if status.st_uid != os.geteuid():", "if False:"),
+    Fault("compiled kernels cannot be switched off", "kernels/library", 'if os.environ.get(SWITCH) == "0":', "if False:"),
+    Fault("compiled code that is wrong is used", "kernels/native", "if not agrees(there):", "if False:"),
+    Fault("compiled code without threads is used beside threads", "kernels/native", "and (there.threads or torch.get_num_threads() == 1)", ""),
     Fault("a kept weight outlives other memberships", "kernels/kept", "torch.equal(found.c_out, c_out)", "True"),
     Fault("a kept weight outlives other weights", "kernels/kept", "(found.version, found.address) == (weight._version, weight.data_ptr())", "True"),
     Fault("a kept weight outlives writes through .data", "kernels/kept", "and torch.equal(found.sample, sample)", ""),
@@ -335,7 +352,7 @@ FAULTS = [
     Fault("every epoch sees one view", "data/features", "views = rng.integers(0, self.features.shape[1], len(order))", "pass"),
     Fault("damaged features are used", "data/features", ".hexdigest() != path.stem:", ".hexdigest() == 0:"),
     Fault("an unlabelled test split is a class", "data/columns", "bool(np.all(_column(split, label) == -1))", "False"),
-    Fault("the named cache folder is ignored", "data/config", "if named := os.environ.get(CACHE_DIR_VARIABLE):", "if named := None:"),
+    Fault("the named cache folder is ignored", "files", "if named := os.environ.get(CACHE_DIR_VARIABLE):", "if named := None:"),
     Fault("the network need not agree on a label", "training/checks", "    if said is None:\n        return doubts", "    if True:\n        return doubts"),
     Fault("--keep goes too far", "training/compaction", "first = bisect_left(levels, True,", "first = len(levels) - 1 if True else bisect_left(levels, True,"),
     Fault("--max-loss looks at no loss", "training/compaction", "before - tried.accuracy <= points and", "True and"),
@@ -414,20 +431,20 @@ def caught(fault: Fault) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "blockout"
         shutil.copytree(ROOT / "src" / "blockout", package)
-        path = package / f"{fault.file}.py"
+        path = package / fault.path
         text = path.read_text()
         if fault.right not in text:
-            raise SystemExit(f"{fault.what}: {fault.file}.py no longer has {fault.right!r}")
+            raise SystemExit(f"{fault.what}: {fault.path} no longer has {fault.right!r}")
         path.write_text(text.replace(fault.right, fault.wrong, 1))
         for tests in tests_of(fault.file):
             run = _run(tests, folder)
             if run.returncode:
                 break
-    if run.returncode not in (0, 1):
+    if run.returncode > 1:  # a crash is a failure
         raise SystemExit(f"{fault.what}: pytest did not run\n{run.stdout}{run.stderr}")
     first = next((line for line in run.stdout.splitlines() if line.startswith("FAILED")), "")
     print(f"{'caught' if run.returncode else 'MISSED'}  {fault.what:<42} {first[7:]}", flush=True)
-    return run.returncode == 1
+    return run.returncode != 0
 
 
 def _run(tests: list[str], folder: str) -> subprocess.CompletedProcess[str]:

@@ -7,11 +7,19 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from blockout.kernels import library
+
 settings.register_profile(
     "suite", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
 torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_apart(tmp_path_factory):
+    """Whatever the suite compiles, it compiles once per process and in a folder of its own."""
+    library._folder = lambda: tmp_path_factory.getbasetemp() / "native"
 
 
 @pytest.fixture

@@ -11,8 +11,10 @@ from typing import Literal, NamedTuple
 import torch
 
 import blockout
+from blockout import kernels
 from blockout.commands.flags import Parser
 from blockout.compact import in_turns
+from blockout.files import CACHE_DIR_VARIABLE
 
 NEEDED = (
     "torch",
@@ -70,6 +72,7 @@ def diagnose() -> Iterator[Finding]:
     yield from _torchvision()
     yield from _devices()
     yield _bfloat16()
+    yield _kernels()
     yield from _data()
 
 
@@ -129,9 +132,19 @@ def _bfloat16() -> Finding:
     return Finding("ok", f"bfloat16 takes {ratio:.2f} of the time of float32 on this CPU")
 
 
+def _kernels() -> Finding:
+    """Compiles them if they are not there yet, as training would."""
+    in_use, told = kernels.compiled()
+    if in_use:
+        return Finding("ok", f"compiled kernels are in use for large layers ({told})")
+    return Finding(
+        "note", f"compiled kernels are not in use: {told}; large layers train a little slower"
+    )
+
+
 def _data() -> Iterator[Finding]:
     try:
-        from blockout.data.config import CACHE_DIR_VARIABLE, DATA_DIR_VARIABLE, DataConfig
+        from blockout.data.config import DATA_DIR_VARIABLE, DataConfig
     except ImportError as error:
         yield Finding("problem", f"images cannot be read: {error}")
         return

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from blockout import files
-from blockout.data.config import CACHE_DIR_VARIABLE, DataError
+from blockout.data.config import DataError
 from blockout.data.tables import Catalogue
 
 VERSION = 2
@@ -206,7 +206,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(
             f"cannot write to the cache folder {folder}: {error.strerror or error}; "
-            f"choose another with --cache or {CACHE_DIR_VARIABLE}"
+            f"choose another with --cache or {files.CACHE_DIR_VARIABLE}"
         ) from error
 
 

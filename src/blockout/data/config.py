@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockout.files import cache_folder
 from blockout.limits import LARGEST_SIZE
 
 DATA_DIR_VARIABLE = "BLOCKOUT_DATA_DIR"
-CACHE_DIR_VARIABLE = "BLOCKOUT_CACHE_DIR"
 MOST_WORKERS = 256
 
 
@@ -97,9 +97,7 @@ class DataConfig:
         """Where decoded images are kept; it may not exist yet."""
         if self.cache is not None:
             return Path(self.cache).expanduser()
-        if named := os.environ.get(CACHE_DIR_VARIABLE):
-            return Path(named).expanduser()
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blockout"
+        return cache_folder()
 
 
 def _require(holds: bool, flag: str, expected: str, got: object) -> None:

@@ -6,13 +6,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockout import masking
+from blockout.kernels import native
 from blockout.kernels.kept import forget, kept_weight
+from blockout.kernels.native import NativeProduct
 from blockout.kernels.product import TiledProduct
 from blockout.kernels.tiles import dense_tiles, sparse_tiles
 from blockout.masking import Assignments
 
 FEWEST_WEIGHTS = 1 << 19
-"""Of smaller layers nobody sees what a mask costs."""
+"""Of smaller layers nobody sees what a mask costs, if torch alone computes it."""
 C = Assignments | Float[Tensor, "nodes clusters"]
 
 
@@ -26,9 +28,12 @@ def masked_linear(
     """As ``masking.masked_linear``."""
     if (expected := _expected_weight(x, weight, c_out, c_in)) is not None:
         return F.linear(x, expected, bias)
-    if weight.numel() < FEWEST_WEIGHTS or not _is_ordinary(x, weight, c_out, c_in, bias):
-        return masking.masked_linear(x, weight, c_out, c_in, bias)
-    return _tiled(x, weight, c_out, c_in, bias)
+    least = min(FEWEST_WEIGHTS, native.FEWEST_WEIGHTS)
+    if weight.numel() >= least and _is_ordinary(x, weight, c_out, c_in, bias):
+        is_native = native.can_multiply(x, weight)
+        if is_native or weight.numel() >= FEWEST_WEIGHTS:
+            return _fast(x, weight, c_out, c_in, bias, is_native)
+    return masking.masked_linear(x, weight, c_out, c_in, bias)
 
 
 def masked_conv2d(
@@ -59,16 +64,21 @@ def _expected_weight(x: Tensor, weight: Tensor, c_out: C, c_in: C) -> Tensor | N
     return kept_weight(weight, c_out, c_in) if _is_ordinary(x, weight, c_out, c_in) else None
 
 
-def _tiled(x: Tensor, weight: Tensor, c_out: C, c_in: C, bias: Tensor | None) -> Tensor:
+def _fast(
+    x: Tensor, weight: Tensor, c_out: C, c_in: C, bias: Tensor | None, is_native: bool
+) -> Tensor:
     partial = _learns_where_drawn(c_out) and _learns_where_drawn(c_in)
     values_out, values_in = (masking.differentiable(c).to(weight.dtype) for c in (c_out, c_in))
     if len(values_in) != weight.shape[1]:
         values_in = values_in.repeat_interleave(weight.shape[1] // len(values_in), dim=0)
-    tiles = sparse_tiles(values_out.detach(), values_in.detach()) if partial else None
-    if tiles is None:
-        tiles = dense_tiles(*weight.shape)
-    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    y: Tensor = TiledProduct.apply(flat, weight, values_out, values_in, bias, tiles)  # pyright: ignore
+    given = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])), weight, values_out, values_in, bias
+    y: Tensor
+    if is_native:
+        y = NativeProduct.apply(*given, partial)  # pyright: ignore
+    else:
+        tiles = sparse_tiles(values_out.detach(), values_in.detach()) if partial else None
+        tiles = dense_tiles(*weight.shape) if tiles is None else tiles
+        y = TiledProduct.apply(*given, tiles)  # pyright: ignore
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 

@@ -59,13 +59,13 @@ class TiledProduct(torch.autograd.Function):
         x, weight, c_out, c_in, codes, table, *parts = ctx.saved_tensors
         needs = ctx.needs_input_grad
         with torch.autocast("cpu", enabled=False):
-            if torch.is_grad_enabled() or _is_batched(delta):
-                return (*_written_out(needs, delta, x, weight, c_out, c_in), None)
+            if torch.is_grad_enabled() or is_batched(delta):
+                return (*written_out(needs, delta, x, weight, c_out, c_in), None)
             masks = Masks(c_out, c_in, codes, table)
             return (*_tiled(needs, delta, x, weight, masks, ctx.tiles, parts), None)
 
 
-def _is_batched(delta: Tensor) -> bool:
+def is_batched(delta: Tensor) -> bool:
     """Whether this is the gradient of many outputs at once."""
     functorch = torch._C._functorch  # pyright: ignore
     transformed = torch._C._are_functorch_transforms_active()  # pyright: ignore
@@ -107,7 +107,7 @@ def _tiled(
     return result, d_weight, *(d_c or (None, None)), delta.sum(0) if needs[4] else None
 
 
-def _written_out(
+def written_out(
     needs: Sequence[bool],
     delta: Tensor,
     x: Tensor | None,
