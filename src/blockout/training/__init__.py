@@ -3,9 +3,10 @@
 from blockout.data import DataConfig
 from blockout.guidance import Guidance
 from blockout.models import ModelConfig
-from blockout.runs.config import ComputeConfig, OptimisationConfig, RunConfig, TrainConfig
+from blockout.runs.config import TrainConfig
 from blockout.runs.errors import RunError
 from blockout.runs.images import load_images
+from blockout.runs.options import ComputeConfig, OptimisationConfig, RunConfig
 from blockout.runs.run import Run
 from blockout.runs.trained import TrainedModel
 from blockout.training.engine import Diverged, Engine, Recipe, fit

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from blockout.runs.config import ComputeConfig
 from blockout.runs.errors import RunError, ToldElsewhere
+from blockout.runs.options import ComputeConfig
 from blockout.starting import is_first_process
 from blockout.training.processes import Processes, T
 
 _FIRST = "BLOCKOUT_FIRST_PROCESS"
-_GRACE_SECONDS = 20.0  # for a process that has lost another to say so before it is killed
+_GRACE_SECONDS = 60.0  # for a process that has lost another to say so before it is killed
 _ENDING_SECONDS = 2.0  # a process closes its connections before it has ended
 _FREEING_SECONDS = 0.5  # a waiting thread takes the lock at once; a busy machine schedules it late
 

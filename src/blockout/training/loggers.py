@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blockout.runs import folder as files
-from blockout.runs.config import RunConfig
+from blockout.runs.options import RunConfig
 
 
 class Loggers:
