@@ -43,6 +43,7 @@ ROOMS = {
     "show/figures": ["tests/show/figures"],
     "training": ["tests/training/test_loop.py", "tests/training/test_engine.py"],
     "estimator": ["tests/test_estimator.py"],
+    "reproduce": [f"tests/reproduce/test_{name}.py" for name in ("rows", "tables", "command")],
     "runs": ["tests/runs", "tests/training/test_loop.py", "tests/training/test_resume.py"],
     "models": [
         f"tests/models/test_{name}.py" for name in ("heads", "building", "pretrained", "config")
@@ -423,6 +424,26 @@ FAULTS = [
     Fault("the made compact network is not exported", "commands/export", "if (values.folder / files.COMPACT_MODEL).exists():", "if False:"),
     Fault("the threshold is the usual one", "commands/compact", "return 0.5 if values.threshold is None else values.threshold", "return 0.5"),
     Fault("a figure that fails is no failure", "commands/figures", "return 1 if values.only and drawn < len(numbers) else 0", "return 0"),
+    Fault("the print is said of any data", "reproduce/rows", "published = PUBLISHED[name] if same else {}", "published = PUBLISHED[name]"),
+    Fault("the clusters of a row are the table's", "reproduce/rows", "MappingProxyType({**base, **settings})", "MappingProxyType({**settings, **base})"),
+    Fault("cells of two widths share a file", "reproduce/settings", "-k{s['clusters']}-n{s['nodes']}", "-k{s['clusters']}"),
+    Fault("cells of two rates share a file", "reproduce/settings", "f\"{s['dropout']:g}\"", "''"),
+    Fault("trials are chosen by the test", "reproduce/planning", "[r.holdout for r in runs if r.seed < TRIAL_SEEDS", "[r.test for r in runs if r.seed < TRIAL_SEEDS"),
+    Fault("later seeds help to choose", "reproduce/planning", "if r.seed < TRIAL_SEEDS and r.holdout is not None]", "if r.holdout is not None]"),
+    Fault("what is recorded is run again", "reproduce/planning", "or cells[job.cell.name].of_seed(job.seed) is None", "or True"),
+    Fault("a finished run is done by the next process again", "reproduce/records", "yield found is None or found.of_seed(seed) is None", "yield True"),
+    Fault("two processes do one run", "reproduce/records", "            yield False\n            return", "            yield True\n            return"),
+    Fault("a new record replaces the others", "reproduce/records", "[r for r in found.runs if r.seed != run.seed] + [run]", "[run]"),
+    Fault("one choice of images for all seeds", "reproduce/transfer", "data.train.labels.numpy(), np.random.default_rng(seed)", "data.train.labels.numpy(), np.random.default_rng(0)"),
+    Fault("confusions are those of the test", "reproduce/transfer", "for split in (data.train, data.holdout):", "for split in (data.train, data.test):"),
+    Fault("hidden nodes of a hierarchy are shared evenly", "reproduce/hierarchies", "np.round(nodes * sizes / len(groups))", "np.round(nodes * np.arange(1, clusters + 1) / clusters)"),
+    Fault("superclasses are torn apart", "reproduce/hierarchies", "confused_groups(between, count, seed)[groups]", "confused_groups(confusion, count, seed)"),
+    Fault("fixed P is one half whatever the trial", "reproduce/hierarchies", "torch.full((1, m.clusters), probability)", "torch.full((1, m.clusters), 0.5)"),
+    Fault("a one-sided interval", "reproduce/statistics", "(1 + CONFIDENCE) / 2", "CONFIDENCE"),
+    Fault("a difference of undecided sign is bold", "reproduce/statistics", "1 if self.low > 0 else", "1 if self.mean > 0 else"),
+    Fault("Dropout's final accuracy is reached at the first look after it", "reproduce/comparison", "(before[0] + part * (step - before[0])) / run.steps", "step / run.steps"),
+    Fault("a worse row holds its claim", "reproduce/claims", '"does not hold" if worst < 0 else "holds"', '"holds"'),
+    Fault("time is not looked at", "reproduce/work", "self.out_of_time |= not fits\n        return fits", "return True"),
 ]  # fmt: skip
 
 

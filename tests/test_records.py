@@ -25,12 +25,13 @@ def configs(record: dict) -> list[dict]:
     """Of every training run in a record."""
     entries = [record, *record.get("runs", []), *record.get("rows", [])]
     found = [entry.get("config") for entry in entries if isinstance(entry, dict)]
+    found += record.get("configs", [])  # of `blockout reproduce`
     return [config for config in found if isinstance(config, dict) and "method" in config]
 
 
 RECORDS = {
-    path.name: found
-    for path in sorted((ROOT / "results").glob("*.json"))
+    str(path.relative_to(ROOT / "results")): found
+    for path in sorted((ROOT / "results").rglob("*.json"))
     if (found := configs(json.loads(path.read_text())))
 }
 
@@ -42,7 +43,9 @@ def test_a_recorded_config_leaves_nothing_open(name):
         assert (config["epochs"] is None) != (config["steps"] is None)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "results").rglob("*.json")), ids=lambda p: f"{p.parent.name}/{p.name}"
+)
 def test_a_record_names_no_path_of_one_machine(path):
     text = path.read_text()
     assert "/home/" not in text and "/root/" not in text and "/work/" not in text

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from blockout.reproduce import Records
+from blockout.reproduce.rows import PROBABILITIES
 from blockout.reproduce.work import threads_per
 from blockout.runs import Run
 
@@ -44,6 +45,21 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_other_images(repr
 
     one, again = codes_of(tmp_path / "one"), codes_of(tmp_path / "again")
     assert one == again and one[0][1] != one[1][1] and one[0][3] == 24
+
+
+def test_trials_differ_and_the_chosen_one_goes_on(reproduce, tmp_path):
+    code, out, complaint = reproduce("--rows", "fixed", "fixed-tuned", "--seeds", 3)
+    assert code == 0, complaint
+    assert "11 runs are missing" in out and "1 more follow when the trials" in out
+    found = runs_of(tmp_path)
+    assert len(found) == 5 and len({tuple(runs[0].curve_loss) for runs in found.values()}) == 5
+    held = {name: sum(run.holdout for run in runs[:2]) for name, runs in found.items()}
+    best = next(name for name in CELLS if held[name] == max(held.values()))
+    with_three = {name for name, runs in found.items() if len(runs) == 3}
+    assert with_three == {best, "fixed0.5-k6-n512"}
+
+
+CELLS = [f"fixed{p:g}-k6-n512" for p in PROBABILITIES]
 
 
 def test_a_list_says_what_is_done_and_missing_and_runs_nothing(reproduce, tmp_path):

@@ -56,16 +56,15 @@ def run_cell(condition: Condition, cell: Cell, seed: int, work: Path) -> Outcome
         Impossible: the data lacks what the cell needs.
     """
     if condition.scale == "transfer":
-        _some_features(condition, seed)  # the first run of many waits for them
-    began = time.perf_counter()
-    if condition.scale == "transfer":
-        record, config = _transferred(condition, cell, seed)
+        data = _some_features(condition, seed)  # the first run of many waits for them
+        began = time.perf_counter()
+        record, config = _transferred(condition, cell, seed, data)
+        took = time.perf_counter() - began
     else:
         record, config = _trained(condition, cell, seed, work)
-    took = time.perf_counter() - began
+        took = record.seconds
     made_with = {k: v for k, v in as_json(environment()).items() if k not in ("command", "origins")}
-    record = _rounded(record, took if condition.scale == "transfer" else record.seconds)
-    return Outcome(record, config.recipe(), made_with)
+    return Outcome(_rounded(record, took), config.recipe(), made_with)
 
 
 def _rounded(record: RunRecord, took: float) -> RunRecord:
@@ -84,8 +83,9 @@ def _rounded(record: RunRecord, took: float) -> RunRecord:
 # --- heads on features ----------------------------------------------------------------------------
 
 
-def _transferred(condition: Condition, cell: Cell, seed: int) -> tuple[RunRecord, TrainConfig]:
-    data = _some_features(condition, seed)
+def _transferred(
+    condition: Condition, cell: Cell, seed: int, data: ImageData
+) -> tuple[RunRecord, TrainConfig]:
     config = config_of(condition, cell, seed).for_images(data)
     given, probability = cell.settings["given"], cell.settings["probability"]
     groups, prepare = None, lambda head: None

@@ -1,6 +1,7 @@
 """Heads on features of a frozen trunk: a run takes seconds, so it has no folder and no checkpoint.
 
-It is what `blockout train` does with the same config, without what is recorded around it.
+It is what `blockout train` does with the same config, without what is recorded around it (and with
+other initial weights: chance does not make a trunk first).
 """
 
 import math
