@@ -22,11 +22,15 @@ def test_classes_that_are_confused_are_grouped():
 
 
 def test_superclasses_are_merged_whole_by_their_confusions():
-    superclasses = np.array([0, 0, 1, 1, 2, 2])
-    confusion = PAIRS.copy()
-    confusion[0:2, 4:6] = confusion[4:6, 0:2] = 0.2
+    confusion = np.full((6, 6), 0.01)
+    for a, b, value in [(0, 1, 0.4), (2, 3, 0.4), (4, 5, 0.4), (2, 4, 0.15), (2, 5, 0.15),
+                        (3, 4, 0.15), (3, 5, 0.15)]:  # fmt: skip
+        confusion[a, b] = confusion[b, a] = value
+    alone = hierarchies.confused_groups(confusion, 2)
+    assert sets(alone) == {frozenset({0, 1}), frozenset({2, 3, 4, 5})}
+    superclasses = np.array([0, 1, 0, 1, 2, 2])  # which that would tear apart
     found = hierarchies.merged_groups(superclasses, confusion, 2)
-    assert sets(found) == {frozenset({0, 1, 4, 5}), frozenset({2, 3})}
+    assert sets(found) == {frozenset({0, 1, 2, 3}), frozenset({4, 5})}
 
 
 def test_random_groups_keep_the_sizes_and_follow_the_seed():
