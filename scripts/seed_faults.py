@@ -442,7 +442,9 @@ FAULTS = [
     Fault("a one-sided interval", "reproduce/statistics", "(1 + CONFIDENCE) / 2", "CONFIDENCE"),
     Fault("a difference of undecided sign is bold", "reproduce/statistics", "1 if self.low > 0 else", "1 if self.mean > 0 else"),
     Fault("Dropout's final accuracy is reached at the first look after it", "reproduce/comparison", "(before[0] + part * (step - before[0])) / run.steps", "step / run.steps"),
-    Fault("a worse row holds its claim", "reproduce/claims", '"does not hold" if worst < 0 else "holds"', '"holds"'),
+    Fault("a worse row holds its claim", "reproduce/claims", '"does not hold" if worst < 0 else "undecided"', '"undecided"'),
+    Fault("a wide interval is as good as equality", "reproduce/claims", "d.low >= -MARGIN", "d.low >= -99"),
+    Fault("two seeds decide", "reproduce/claims", "    if any(d.seeds < FEWEST_SEEDS for d in found):\n        return \"undecided\"\n", ""),
     Fault("time is not looked at", "reproduce/work", "self.out_of_time |= not fits\n        return fits", "return True"),
 ]  # fmt: skip
 

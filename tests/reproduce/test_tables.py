@@ -67,7 +67,7 @@ def test_a_tuned_row_shows_what_the_holdout_chose_and_not_what_the_test_would(ou
     text = tables.markdown(tables.comparisons(out))
     cells = line(text, "Dropout, tuned")
     assert cells[0] == "Dropout, tuned: `dropout0.65-n512`" and cells[2] == "52.0 ± 1.4 (2)"
-    assert "**`dropout0.65-n512` 70.0**, `dropout0.8-n512` 69.0" in text
+    assert "**`dropout0.65-n512` 70.0 (52.0)**, `dropout0.8-n512` 69.0 (52.5)" in text
     # 64 - 53, 66.5 - 51: paired with the chosen trial
     assert line(text, "Blockout (hard, learned)")[5].startswith("+13.2 (")
 
@@ -87,10 +87,37 @@ def test_claims_have_verdicts_from_records_only(out):
         "**holds**: +4.1 (+3.1 to +5.1), n = 3 (`cifar100-transfer-50`: learned, baseline)"
         in (line(text, "improved classification accuracy")[2])
     )
-    naive = line(text, "added naively")[2]
-    assert naive.startswith("**undecided**: -0.8")
+    assert line(text, "added naively")[2].startswith("**undecided**: -0.8 (-3.9 to +2.4), n = 2")
+    add(out, "fixed", (60.0, 60.5, 60.1))
+    add(out, "fc", (65.0, 65.5, 66.1))
+    text = tables.claims(tables.comparisons(out))
+    assert line(text, "Blockout prevents")[2].startswith("**undecided**: -0.5")
+    assert line(text, "learned probabilities are")[2].startswith("**holds**: +4.9")
     assert line(text, "CIFAR-10: soft")[2] == "not measured yet"
     assert tables.claims([]).count("not measured yet") == len(CLAIMS)
+
+
+def test_two_seeds_decide_nothing_however_much_they_agree(out):
+    add(out, "soft", (63.0, 64.5))
+    said = line(tables.claims(tables.comparisons(out)), "soft clustering still improves")[2]
+    assert said.startswith("**undecided**: +2.0 (+2.0 to +2.0), n = 2")
+
+
+def test_as_good_as_needs_more_than_a_wide_interval(out):
+    add(out, "fixed", (66.0, 62.5, 66.7))
+    said = line(tables.claims(tables.comparisons(out)), "learned probabilities are")[2]
+    assert said.startswith("**undecided**: +0.0 (-8.6 to +8.6)")
+
+
+def test_rows_that_share_runs_are_shown_once_among_memberships_and_wide_ones(out):
+    add(out, "nodes-2048", (61.0, 63.5, 61.0), **LEARNED)
+    text = tables.markdown(tables.comparisons(out))
+    assert text.count("| Blockout (hard, learned) |") == 2 and "| 2048 nodes |" in text
+    assert "(hard, learned), 2048 nodes" not in text
+    assert "| 6 clusters" not in text.split("memberships in the end")[1]
+    add(out, "fc-2048", (61.0, 63.5))
+    text = tables.markdown(tables.comparisons(out))
+    assert "| Baseline + FC, 2048 nodes |" in text and "(hard, learned), 2048 nodes" in text
 
 
 def test_a_worse_row_refutes_its_claim(out):

@@ -9,13 +9,18 @@ from blockout.reproduce.comparison import DROPOUT, TUNED_DROPOUT, Comparison, Li
 from blockout.reproduce.statistics import Difference
 
 Verdict = Literal["holds", "does not hold", "undecided"]
-FEWEST_SEEDS = 2
+FEWEST_SEEDS = 3
+"""With fewer, nothing is decided."""
+MARGIN = 0.5
+"""Points that a row may be worse by and still be called as good."""
 HALF = 0.6
 """Up to this share of the steps is about half."""
 DECIDED = 0.1
 """At least this share of P on either side is a hierarchy that emerged."""
 CONSISTENT = 0.5
 """Correlation of class similarities above which two runs group alike."""
+SIMILARITY = 0.75
+"""Area under the curve above which clusters follow the superclasses."""
 LIKE_PRINT = (1.2, 1.8)
 """Around the printed median of 1.5 clusters per class."""
 
@@ -65,8 +70,12 @@ def in_words(difference: Difference) -> str:
     return f"{difference.mean:+.1f}{between}, n = {difference.seeds}"
 
 
-def _verdict(sign: int, *, zero: Verdict = "undecided") -> Verdict:
-    return "holds" if sign > 0 else "does not hold" if sign < 0 else zero
+def _verdict(found: Sequence[Difference]) -> Verdict:
+    """Whether all of these differences are gains."""
+    if any(d.seeds < FEWEST_SEEDS for d in found):
+        return "undecided"
+    worst = min(d.sign for d in found)
+    return "holds" if worst > 0 else "does not hold" if worst < 0 else "undecided"
 
 
 def better(one: str, other: str) -> Check:
@@ -74,37 +83,39 @@ def better(one: str, other: str) -> Check:
 
     def check(c: Comparison) -> tuple[Verdict, str] | None:
         found = c.against(one, other)
-        if found is None or found.seeds < FEWEST_SEEDS:
-            return None
-        return _verdict(found.sign), in_words(found)
+        return None if found is None else (_verdict([found]), in_words(found))
 
     return check
 
 
 def not_worse(*rows: str) -> Check:
-    """No row is less accurate than the one before it, as far as the intervals tell."""
+    """No row is less accurate than the one before it, but for a margin."""
 
     def check(c: Comparison) -> tuple[Verdict, str] | None:
         found = [c.against(after, before) for before, after in pairwise(rows)]
-        known = [d for d in found if d is not None and d.seeds >= FEWEST_SEEDS]
-        if len(known) < len(rows) - 1:
+        known = [d for d in found if d is not None]
+        if len(known) < len(found):
             return None
-        worst = min(d.sign for d in known)
-        return ("does not hold" if worst < 0 else "holds"), "; ".join(map(in_words, known))
+        said = "; ".join(map(in_words, known))
+        if _verdict(known) == "does not hold":
+            return "does not hold", said
+        few = any(d.seeds < FEWEST_SEEDS for d in known)
+        sure = all(d.low is not None and d.low >= -MARGIN for d in known)
+        return ("holds" if sure and not few else "undecided"), said
 
     return check
 
 
 def all_better(rows: Sequence[str], other: str) -> Check:
-    """Each of the rows is more accurate than another row."""
+    """Each of the rows that a table has is more accurate than another row."""
 
     def check(c: Comparison) -> tuple[Verdict, str] | None:
         there = [row for row in rows if row in c.lines]
-        found = [c.against(row, other) for row in there]
-        known = [d for d in found if d is not None and d.seeds >= FEWEST_SEEDS]
+        known = [d for row in there if (d := c.against(row, other)) is not None]
         if len(known) < len(there) or len(there) < len(rows) / 2:
             return None
-        return _verdict(min(d.sign for d in known)), f"{min(d.mean for d in known):+.1f} at least"
+        least = min(known, key=lambda d: d.mean)
+        return _verdict(known), f"at least {in_words(least)}"
 
     return check
 
@@ -166,13 +177,15 @@ def towards_one(c: Comparison) -> tuple[Verdict, str] | None:
 
 
 def more_above(c: Comparison) -> tuple[Verdict, str] | None:
-    """Higher layers are more decided."""
+    """Higher layers are more decided, and towards both sides."""
     found = [_shares(c.line("learned"), name) for name in ("P_0", "P_1", "P_2")]
     if any(shares is None for shares in found):
         return None
     decided = [sum(shares) for shares in found if shares is not None]
     said = "below 0.1 or above 0.9: " + ", ".join(f"{share:.0%}" for share in decided)
-    return ("holds" if decided[0] < decided[1] < decided[2] else "does not hold"), said
+    apart = found[2] is not None and min(found[2]) >= DECIDED
+    holds = apart and decided[0] < decided[1] < decided[2]
+    return ("holds" if holds else "does not hold"), said
 
 
 def clusters_per_class(c: Comparison) -> tuple[Verdict, str] | None:
@@ -210,7 +223,7 @@ def less_interpretable(c: Comparison) -> tuple[Verdict, str] | None:
         return None
     mean = fmean(found)
     said = f"superclasses recognised with probability {mean:.2f} (chance 0.5)"
-    return ("holds" if mean < 0.75 else "does not hold"), said
+    return ("holds" if mean < SIMILARITY else "does not hold"), said
 
 
 VARIANTS = ("clusters-2", "clusters-4", "learned", "nodes-1024", "nodes-2048")

@@ -55,6 +55,15 @@ class Line(NamedTuple):
         return fmean(run.seconds for run in self.runs) if self.runs else None
 
 
+class Trial(NamedTuple):
+    """A setting of a tuned row, over the seeds that choose."""
+
+    setting: str
+    holdout: float
+    test: float
+    """What the choice does not look at."""
+
+
 class Comparison:
     """All rows of a table under one condition."""
 
@@ -80,7 +89,9 @@ class Comparison:
         lines = self.lines.values()
         if self.condition.changes:
             return [line for line in lines if line.runs]
-        return [line for line in lines if line.row.part != "wide" or line.runs]
+        others = {line.setting for line in lines if line.row.part != "wide"}
+        wide = any(line.runs and line.setting not in others for line in lines)
+        return [line for line in lines if line.row.part != "wide" or (wide and line.runs)]
 
     def line(self, name: str) -> Line:
         """The line of a row; one without runs where the table has no such row."""
@@ -92,16 +103,17 @@ class Comparison:
         return None if first.setting == second.setting else paired(first.by_seed, second.by_seed)
 
     @cached_property
-    def trials(self) -> dict[str, list[tuple[str, float, int]]]:
-        """Of each tuned row: setting, mean on the hold-out, and over how many seeds."""
-        found: dict[str, list[tuple[str, float, int]]] = {}
+    def trials(self) -> dict[str, list[Trial]]:
+        """Of each tuned row, as far as they have been run."""
+        found: dict[str, list[Trial]] = {}
         for line in self.lines.values():
             for cell in trials_of(line.row, self.condition):
                 runs = self.cells[cell.name].runs if cell.name in self.cells else []
-                held = [r.holdout for r in runs if r.seed < TRIAL_SEEDS and r.holdout is not None]
+                used = [r for r in runs if r.seed < TRIAL_SEEDS]
+                held = [r.holdout for r in used if r.holdout is not None]
                 if held:
-                    entry = cell.name, fmean(held), len(held)
-                    found.setdefault(line.row.name, []).append(entry)
+                    trial = Trial(cell.name, fmean(held), fmean(r.test for r in used))
+                    found.setdefault(line.row.name, []).append(trial)
         return found
 
     # --- how soon ---------------------------------------------------------------------------------

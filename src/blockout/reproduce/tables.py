@@ -108,11 +108,14 @@ def _against(c: Comparison, line: Line, other: str) -> str:
 
 
 def _trials(c: Comparison) -> Iterator[str]:
-    yield f"| tuned on the hold-out, first {TRIAL_SEEDS} seeds | trials: hold-out % |"
+    yield (
+        f"| tuned, over the first {TRIAL_SEEDS} seeds | trials: hold-out %, which chooses "
+        "(test %, which does not) |"
+    )
     yield "|---|---|"
     for name, trials in c.trials.items():
         line = c.lines[name]
-        said = (f"`{s}` {mean:.1f}" for s, mean, _ in trials)
+        said = (f"`{t.setting}` {t.holdout:.1f} ({t.test:.1f})" for t in trials)
         marked = (f"**{x}**" if f"`{line.setting}`" in x else x for x in said)
         yield f"| {line.row.label} | {', '.join(marked)} |"
 
@@ -143,7 +146,7 @@ def _emergence(c: Comparison) -> Iterator[str]:
         "connections left |"
     )
     yield "|---|---|---|---|---|---|---|---|"
-    for line in c.shown:
+    for line in _once(c.shown):
         runs = [run for run in line.runs if run.p]
         if not runs:
             continue
@@ -163,6 +166,14 @@ def _emergence(c: Comparison) -> Iterator[str]:
             f"{fmean(left):.0f} %" if left else "",
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _once(lines: Iterable[Line]) -> list[Line]:
+    """Without rows that show the same runs as one before them."""
+    found: dict[str, Line] = {}
+    for line in lines:
+        found.setdefault(line.setting, line)
+    return list(found.values())
 
 
 # --- claims ---------------------------------------------------------------------------------------
