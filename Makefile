@@ -23,9 +23,11 @@ torture: .venv/ready
 compat: .venv/ready
 	$(BIN)/python scripts/compat.py $(ARGS)
 
-# What a Blockout layer costs beside a plain one (six minutes; leave the machine alone meanwhile).
+# What a Blockout layer costs beside a plain one (ten minutes; leave the machine alone meanwhile).
+# Writes record and plot, and what the docs quote of them. ARGS="--rows promised" takes two minutes.
 bench: .venv/ready
 	$(BIN)/python benchmarks/kernels.py --out results/kernels.json --plot docs/figures/kernels.png $(ARGS)
+	$(BIN)/python scripts/quote_kernels.py
 
 check: .venv/ready
 	$(BIN)/ruff check .

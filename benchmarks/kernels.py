@@ -1,18 +1,29 @@
 """What a Blockout layer costs beside a plain one, and beside the same written in plain torch.
 
-    make bench                                    # benchmarks/kernels.py, about six minutes
-    python benchmarks/kernels.py --rows promised  # the rows that docs/library.md quotes, a minute
+    make bench                                    # about ten minutes; writes record, plot and docs
+    python benchmarks/kernels.py --rows promised  # the rows that the docs quote, two minutes
 
 Each row times forward and backward of one layer of d by d in turns within one process: `nn.Linear`
-and Dropout, the reference in `masking`, and `kernels`. Ratios are of medians; ± is half of the
+and Dropout, the reference in `masking`, `kernels` as they are used here (`ratio`), and without
+compiled code, as BLOCKOUT_NATIVE=0 has them (`torch`). Ratios are of medians; ± is half of the
 distance between the quartiles of the ratios of turns. `share` is how many of the products a draw
 leaves, `roof` the part of the time that the matrix products of these would take at the speed of a
-large one, measured in this run. Then eval mode with one example, a step of the CIFAR-100 network,
-and a head of 2048 nodes. Run it on an otherwise idle machine: it times, so it is no test.
+large one of torch, measured in this run: above 1, compiled products are faster than torch's. Then
+eval mode with one example, a step of the CIFAR-100 network, a head of 2048 nodes, and memory.
+
+`megabytes` is what a step at d = 4096, batch 128 adds to the memory of a process that has its
+parameters and inputs and has made a small step: the largest resident size during forward and
+backward (VmHWM of Linux, reset before) less what was resident before. Each way has a process of its
+own.
+
+Run it on an otherwise idle machine: it times, so it is no test.
 """
 
 import argparse
+import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockout import BlockoutLinear, kernels, masking, parameter_groups, to_branches, to_dense
+from blockout.kernels import native
 from blockout.layers import memberships_of
 from blockout.masking import Assignments
 from blockout.models import Head, ModelConfig, build_model
@@ -74,6 +86,14 @@ def ratio(times: Times, of: str, to: str) -> tuple[float, float]:
     return round(medians, 3), round((high - low) / 2, 3)
 
 
+def without_compiled(way: Callable[[], object]) -> Callable[[], None]:
+    def step() -> None:
+        with native.switched_off():
+            way()
+
+    return step
+
+
 def probabilities(d: int, k: int, p: P) -> Tensor:
     """P of a layer: equal, sharply learned (beta(0.1, 0.3): near 0 or 1), or settled."""
     if p == "settled":
@@ -115,17 +135,18 @@ def layer_row(d: int, n: int, k: int, p: P, gemm_rate: float, seconds: float) ->
         "plain": dropout,
         "reference": masked(masking.masked_linear),
         "kernels": masked(kernels.masked_linear),
+        "torch": without_compiled(masked(kernels.masked_linear)),
     }
     times = in_turns(ways, seconds)
     left = [(torch.bernoulli(at[0]) @ torch.bernoulli(at[1]).T > 0).double().mean() for _ in "123"]
     share, median = float(sum(left) / 3), statistics.median(times["kernels"])
-    (own, spread), (reference, _) = (
-        ratio(times, "kernels", "plain"),
-        ratio(times, "reference", "plain"),
+    (own, spread), (alone, alone_spread), (reference, _) = (
+        ratio(times, name, "plain") for name in ("kernels", "torch", "reference")
     )
     return {
         "d": d, "batch": n, "k": k, "p": p, "share": round(share, 3), "ratio": own,
-        "spread": spread, "reference": reference, "milliseconds": round(1000 * median, 2),
+        "spread": spread, "torch": alone, "torch_spread": alone_spread, "reference": reference,
+        "milliseconds": round(1000 * median, 2),
         "plain_milliseconds": round(1000 * statistics.median(times["plain"]), 2),
         "roof": round(3 * 2 * n * d * d * share / gemm_rate / median, 3),
         "turns": len(times["plain"]),
@@ -182,8 +203,9 @@ def training_rows(seconds: float) -> list[Row]:
         name: _step(build_model(c, classes=100, data_name="cifar100", image_size=32), x, y)
         for name, c in configs.items()
     }
+    ways["torch"] = without_compiled(ways["blockout"])
     times = in_turns(ways, seconds, least=10)
-    found.append({"what": "a step of the CIFAR-100 network"} | _said(times, "blockout"))
+    found.append({"what": "a step of the CIFAR-100 network"} | _said(times, "blockout", "torch"))
     x = torch.randn(64, 1280)
     heads = {
         name: Head(1280, 100, method="blockout", nodes=2048, clusters=6)
@@ -193,10 +215,11 @@ def training_rows(seconds: float) -> list[Row]:
         side.put(probabilities(side.nodes, 6, "settled"))
     nets = {"dropout": Head(1280, 100, method="dropout", nodes=2048), **heads}
     ways = {name: _step(net, x, torch.randint(100, (64,))) for name, net in nets.items()}
+    ways |= {f"{name} torch": without_compiled(ways[name]) for name in heads}
     times = in_turns(ways, seconds, least=30)
     for name in heads:
         what = f"a step of a head of 2048 nodes on features, memberships {name}"
-        found.append({"what": what} | _said(times, name))
+        found.append({"what": what} | _said(times, name, f"{name} torch"))
     return found
 
 
@@ -211,12 +234,57 @@ def _step(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
     return step
 
 
-def _said(times: Times, name: str) -> Row:
+def _said(times: Times, name: str, alone: str) -> Row:
     (medians, spread), median = ratio(times, name, "dropout"), statistics.median(times[name])
+    without, without_spread = ratio(times, alone, "dropout")
     return {
-        "ratio": medians, "spread": spread, "milliseconds": round(1000 * median, 2),
-        "turns": len(times[name]),
+        "ratio": medians, "spread": spread, "torch": without, "torch_spread": without_spread,
+        "milliseconds": round(1000 * median, 2), "turns": len(times[name]),
     }  # fmt: skip
+
+
+WAYS = ("plain", "reference", "kernels", "torch")
+
+
+def memory_rows() -> list[Row]:
+    """Megabytes that one step adds, each way in a process of its own."""
+    rows = []
+    for way in WAYS:
+        command = [sys.executable, __file__, "--memory", way]
+        run = subprocess.run(command, check=True, capture_output=True, text=True)
+        rows.append({"way": way, "megabytes": float(run.stdout)})
+    return [row | {"ratio": round(row["megabytes"] / rows[0]["megabytes"], 3)} for row in rows]
+
+
+def added_megabytes(way: str) -> float:
+    """By a step with 4096 nodes, after a small one that loads and starts what it needs."""
+    for d in (1024, 4096):
+        torch.manual_seed(0)
+        x, delta = torch.randn(128, d, requires_grad=True), torch.randn(128, d)
+        layer = nn.Linear(d, d)
+        c_out, c_in = (
+            Assignments(torch.rand(d, 6).round(), nn.Parameter(p)) for p in torch.rand(2, d, 6)
+        )
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+        if way == "plain":
+            y = F.dropout(layer(x), 0.5)
+        elif way == "torch":
+            with native.switched_off():
+                y = kernels.masked_linear(x, layer.weight, c_out, c_in, layer.bias)
+        else:
+            product = masking if way == "reference" else kernels
+            y = product.masked_linear(x, layer.weight, c_out, c_in, layer.bias)
+        y.backward(delta)
+        added = resident("VmHWM") - before
+        del x, delta, layer, c_out, c_in, y
+    return round(added / 1e6, 1)
+
+
+def resident(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
 
 
 def table(rows: list[Row]) -> None:
@@ -237,12 +305,13 @@ def plot(rows: list[Row], path: Path) -> None:
         points = axes.plot(
             [r["share"] for r in own], [r["ratio"] for r in own], "o", label=f"d = {d}"
         )
-        axes.plot([r["share"] for r in own], [r["reference"] for r in own], "x",
-                  color=points[0].get_color(), alpha=0.5)  # fmt: skip
+        for name, mark in (("torch", "+"), ("reference", "x")):
+            axes.plot([r["share"] for r in own], [r[name] for r in own], mark,
+                      color=points[0].get_color(), alpha=0.5)  # fmt: skip
     axes.set(
         xlabel="share of the products that the drawn memberships leave", ylim=(0, None),
         ylabel="time, forward and backward, beside nn.Linear + Dropout",
-        title="Kernels (dots) and the same in plain torch (crosses)",
+        title="Kernels (dots), without a compiler (+), and written out in torch (×)",
     )  # fmt: skip
     axes.legend(frameon=False)
     figure.savefig(path, dpi=160)
@@ -256,22 +325,31 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="for each row")
     parser.add_argument("--out", type=Path, help="the record to write")
     parser.add_argument("--plot", type=Path, help="the picture to draw (needs matplotlib)")
+    parser.add_argument("--memory", choices=WAYS, help="only print what a step adds, in megabytes")
     chosen = parser.parse_args()
+    if chosen.memory is not None:
+        print(added_megabytes(chosen.memory))
+    else:
+        measure(chosen.rows, chosen.seconds, chosen.out, chosen.plot)
+
+
+def measure(which: str, seconds: float, out: Path | None, picture: Path | None) -> None:
+    in_use, told = kernels.compiled()
     rates = machine_rates()
     print(f"{rates['products'] / 1e9:.0f} GFLOP/s, {rates['memory'] / 1e9:.1f} GB/s")
-    cases = PROMISED + [row for row in GRID if row not in PROMISED] * (chosen.rows == "all")
-    rows = [layer_row(d, n, k, p, rates["products"], chosen.seconds) for d, n, k, p in cases]
+    print("compiled kernels" if in_use else f"no compiled kernels: {told}")
+    cases = PROMISED + [row for row in GRID if row not in PROMISED] * (which == "all")
+    rows = [layer_row(d, n, k, p, rates["products"], seconds) for d, n, k, p in cases]
     table(rows)
-    inference = inference_rows(chosen.seconds / 2)
-    table(inference)
-    training = training_rows(chosen.seconds * 2)
-    table(training)
-    if chosen.plot is not None:
-        plot(rows, chosen.plot)
-    if chosen.out is not None:
-        record = {"rates": rates, "layers": rows, "inference": inference, "training": training}
-        record["threads"] = torch.get_num_threads()
-        write_json(chosen.out, record | as_json(environment()))
+    found = {"layers": rows, "inference": inference_rows(seconds / 2)}
+    found |= {"training": training_rows(seconds * 2), "memory": memory_rows()}
+    for name in ("inference", "training", "memory"):
+        table(found[name])
+    if picture is not None:
+        plot(rows, picture)
+    if out is not None:
+        record = {"rates": rates, "compiled": in_use, **found, "threads": torch.get_num_threads()}
+        write_json(out, record | as_json(environment()))
 
 
 if __name__ == "__main__":
