@@ -290,7 +290,7 @@ def _said(times: Times, name: str, alone: str) -> Row:
     }  # fmt: skip
 
 
-WHOLE_STEPS = 60
+WHOLE_STEPS = 40
 WAYS = ("plain", "reference", "kernels", "torch")
 
 
@@ -346,7 +346,7 @@ def plot(rows: list[Row], path: Path) -> None:
     """Ratios over the share of products that a draw leaves; a plain layer is the line at one."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     axes.axhline(1, color="0.6", linewidth=1)
     for d in sorted({row["d"] for row in rows}):
         own = [row for row in rows if row["d"] == d]
@@ -359,7 +359,7 @@ def plot(rows: list[Row], path: Path) -> None:
     axes.set(
         xlabel="share of the products that the drawn memberships leave", ylim=(0, None),
         ylabel="time, forward and backward, beside nn.Linear + Dropout",
-        title="Kernels (dots), without a compiler (+), and written out in torch (×)",
+        title="Kernels (dots), without a compiler (+), written out in torch (×)",
     )  # fmt: skip
     figure.legend(loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=160)

@@ -16,9 +16,11 @@ HEAD = """\
 BELOW = """
 A training step of the small CIFAR-100 network takes {cifar} times that with Dropout; of a head of
 2048 nodes on features {drawn} times with memberships that are drawn, {given} with settled ones; all
-steps of its training run {given_run} times if settled memberships are given at 35 % of them, {guided_run} with the guided default. At
-d = 4096 a step adds {megabytes:.0f} MB to the memory of a process, {compiled:.2f} times what
-`nn.Linear` with Dropout adds (torch alone {torch:.2f}, written out {reference:.2f}).
+steps of its training run {given_run} times if settled memberships are given at 35 % of them,
+{guided_run} with the guided default (40 steps: the guide's own work, about a second per training
+run of any length, weighs most in a short one). At d = 4096 a step adds {megabytes:.0f} MB to the
+memory of a process, {compiled:.2f} times what `nn.Linear` with Dropout adds (torch alone
+{torch:.2f}, written out {reference:.2f}).
 """
 
 
