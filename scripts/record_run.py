@@ -2,7 +2,7 @@
 config, environment, result; which outcome each P had, how many connections are left, whether harder
 classes have more clusters, and how far each two runs agree on that and on who shares clusters.
 
-python scripts/record_run.py results/shapes.json runs/shapes-0 runs/shapes-1 runs/shapes-2
+python scripts/record_run.py results/mine.json runs/mine-0 runs/mine-1 runs/mine-2
 """
 
 import argparse
