@@ -568,3 +568,18 @@ def test_a_run_of_before_whose_trunk_followed_the_head_continues_so(tmp_path):
     assert photographs(tmp_path).as_begun().optimisation.trunk_follows == "head"
     assert photographs(tmp_path, trunk_follows="linear").as_begun().leads
     assert photographs(tmp_path / "new").as_begun().resolved().leads
+
+
+def test_how_long_it_takes_is_said_before_the_first_step_and_changes_nothing(
+    tmp_path, images, capsys, monkeypatch
+):
+    train(make_config(tmp_path / "short"), model=make_net(norm=True), data=images)
+    assert "on this machine, as it is now" not in capsys.readouterr().out
+    monkeypatch.setattr("blockout.training.recording.WORTH_SAYING", -1)
+    train(make_config(tmp_path / "said"), model=make_net(norm=True), data=images)
+    said = capsys.readouterr().out
+    assert said.index("on this machine, as it is now") < said.index("20 steps of 16 images")
+    a, b = final(tmp_path / "short"), final(tmp_path / "said")
+    assert all(torch.equal(value, b[name]) for name, value in a.items())
+    train(make_config(tmp_path / "said"), model=make_net(norm=True), data=images)
+    assert "on this machine" not in capsys.readouterr().out

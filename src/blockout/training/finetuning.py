@@ -26,6 +26,7 @@ from blockout.models import (
     restored,
     stages,
 )
+from blockout.models.config import LARGEST_SMALL_IMAGE
 from blockout.optimisation import NORMALISATIONS
 from blockout.runs import Run
 from blockout.runs import folder as files
@@ -36,8 +37,8 @@ from blockout.training.features import Say, feature_splits, with_features
 
 LARGEST = 2 << 30
 """Bytes of what comes before the stages that learn, of all views; more is not kept."""
-TRIED = 8
-"""Images of the step that is timed before the first."""
+TRIED, TRIED_SMALL = 8, 64
+"""Images of the step that is timed before the first: photographs, and small images."""
 
 
 def phases(config: TrainConfig, images: ImageData) -> tuple[TrainConfig, ...]:
@@ -136,9 +137,10 @@ def without_first(model: ImageClassifier, first: Trunk, count: int) -> ImageClas
     return ImageClassifier(end, model.head, freeze_trunk=True)
 
 
-def seconds_per_image(model: nn.Module, split: Split) -> float:
-    """Of a training step, tried on a few images; nothing learns from it."""
-    x, y = next(iter(split.batches(min(TRIED, len(split)), train=False)))
+def seconds_per_image(model: nn.Module, split: Split, image_size: int) -> float:
+    """Of a training step, tried on a few images, more if they are small; nothing learns from it."""
+    tried = TRIED if image_size > LARGEST_SMALL_IMAGE else TRIED_SMALL
+    x, y = next(iter(split.batches(min(tried, len(split)), train=False)))
     parameter = next(model.parameters())
     x, y = x.to(parameter), y.to(parameter.device)
     model.eval()

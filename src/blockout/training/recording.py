@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from blockout.data import ImageData, Split
+from blockout.data.features import FeatureSplit
 from blockout.guidance import GuideWarning
 from blockout.layers import memberships_of
 from blockout.models import ImageClassifier, LedClassifier
@@ -47,6 +48,8 @@ from blockout.training.reference import linear_reference
 
 MOST_ROUNDS = 60
 """Where there are more epochs, several are evaluated as one: a few images make epochs of a step."""
+WORTH_SAYING = 10
+"""Seconds: nobody needs to be told of less before it starts."""
 SETTLED_PACE = 2
 """After so many lines of metrics the first, slow steps no longer spoil an estimate of the time."""
 
@@ -277,11 +280,22 @@ class Recording:
         if self.start is not None:
             parts = ", ".join(f"trunk.{stage}" for stage in self.start.stages)
             say(f"fine-tuning of {self.start.name}: {parts} learn with the head")
-            if self.processes.world == 1:
-                left = (self.steps - self.engine.done) * self.joined_batch
-                seconds = left * seconds_per_image(self.engine.module, d.train)
-                say(f"about {duration(seconds)} on this machine, as it is now")
+        self._estimate()
         say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
+
+    def _estimate(self) -> None:
+        """Says before the first step how long all of them take, where they pass through a trunk."""
+        train = self.data.train
+        through_trunk = self.start is not None or not isinstance(train, FeatureSplit)
+        if self.processes.world > 1 or not through_trunk or self.engine.done == self.steps:
+            return
+        left = (self.steps - self.engine.done) * self.joined_batch
+        try:
+            seconds = left * seconds_per_image(self.engine.module, train, self.data.image_size)
+        except ValueError:  # of memberships that are not finite; the first step says so better
+            return
+        if self.start is not None or seconds > WORTH_SAYING:
+            self.narrator.say(f"about {duration(seconds)} on this machine, as it is now")
 
     def _evaluate(self, split: Split) -> Evaluation:
         size = min(self.batch_size, LARGEST_BATCH)
