@@ -189,7 +189,7 @@ def _measure(module: nn.Module, train: FeatureSplit, images: int) -> None:
 
 
 def _every(split: FeatureSplit, most: int) -> int:
-    """Each so-manieth image makes at most ``most``, spread evenly."""
+    """The step through a split that gives at most ``most`` images, spread evenly."""
     return max(math.ceil(len(split.labels) / most), 1)
 
 
