@@ -2,6 +2,7 @@
 
     make bench                                    # about ten minutes; writes record, plot and docs
     python benchmarks/kernels.py --rows promised  # the rows that the docs quote, two minutes
+    make bench ARGS="--rows full"                 # every size and kind of P, about twenty minutes
 
 Each row times forward and backward of one layer of d by d in turns within one process: `nn.Linear`
 and Dropout, the reference in `masking`, `kernels` as they are used here (`ratio`), and without
@@ -12,6 +13,10 @@ large one of torch, measured in this run: above 1, compiled products are faster 
 eval mode with one example, a step of the CIFAR-100 network, a head of 2048 nodes (a step, and a
 whole training run), and memory.
 
+Rows of `bfloat16` do the same under autocast, as `--precision bf16-mixed` has it, and with weights
+and inputs in bfloat16; the plain layer is in the same precision. Rows of `convolutions` are 1x1
+convolutions beside `nn.Conv2d` and Dropout: `as_linear` computes them as a product over all places.
+
 `megabytes` is what a step at d = 4096, batch 128 adds to the memory of a process that has its
 parameters and inputs and has made a small step: the largest resident size during forward and
 backward (VmHWM of Linux, reset before) less what was resident before. Each way has a process of its
@@ -21,6 +26,7 @@ Run it on an otherwise idle machine: it times, so it is no test.
 """
 
 import argparse
+import itertools
 import re
 import statistics
 import subprocess
@@ -45,7 +51,7 @@ from blockout import (
     to_branches,
     to_dense,
 )
-from blockout.kernels import native
+from blockout.kernels import choice, native
 from blockout.layers import memberships_of
 from blockout.masking import Assignments
 from blockout.models import Head, ModelConfig, build_model
@@ -72,6 +78,38 @@ GRID: list[tuple[int, int, int, P]] = [
     (8192, 128, 6, 0.5),
     (8192, 128, 6, "settled"),
 ]
+FULL: list[tuple[int, int, int, P]] = [
+    (d, n, k, p)
+    for d, n, k, p in itertools.product(
+        (512, 1024, 2048, 4096, 8192),
+        (32, 128, 512),
+        (1, 2, 6, 15),
+        (0.5, 0.25, "sharp", "settled"),
+    )
+    if (k, p) != (1, "settled")  # all nodes in one cluster: a plain layer
+]
+HALF: list[tuple[int, int, P]] = [
+    (512, 128, 0.5),
+    (2048, 32, 0.5),
+    (2048, 128, 0.5),
+    (2048, 512, 0.5),
+    (4096, 128, 0.5),
+    (4096, 128, 0.25),
+    (4096, 128, "settled"),
+]
+CONVOLUTIONS: list[tuple[int, int, int, P]] = [
+    (64, 28, 128, 0.5),
+    (256, 14, 64, 0.5),
+    (512, 7, 8, 0.5),
+    (512, 7, 32, 0.5),
+    (512, 7, 32, "settled"),
+    (1024, 7, 32, 0.5),
+    (1024, 7, 32, "settled"),
+    (1024, 7, 128, "settled"),
+]
+"""Channels, places along a side, batch, P."""
+QUICK, FEW_TURNS = 0.7, 2
+"""Seconds and turns of a row of the full grid."""
 SETTLED = 1.15
 """Clusters per node of settled memberships: the paper's median is about 1.5."""
 Row = dict[str, Any]
@@ -117,50 +155,126 @@ def probabilities(d: int, k: int, p: P) -> Tensor:
     return torch.full((d, k), float(p))
 
 
-def layer_row(d: int, n: int, k: int, p: P, gemm_rate: float, seconds: float) -> Row:
-    torch.manual_seed(0)
-    x, delta = torch.randn(n, d, requires_grad=True), torch.randn(n, d)
-    plain, weight, bias = (
-        nn.Linear(d, d),
-        nn.Parameter(torch.randn(d, d)),
-        nn.Parameter(torch.zeros(d)),
-    )
-    at = [probabilities(d, k, p), probabilities(d, k, p)]
-    learns = [nn.Parameter(one.clone()) for one in at]
-    everything = [x, weight, bias, *plain.parameters(), *learns]
+def layer_row(
+    case: tuple[int, int, int, P], gemm_rate: float, seconds: float, least: int = 5
+) -> Row:
+    d, n, k, p = case
+    times, share = layer_times(case, torch.float32, False, seconds, least)
+    median = statistics.median(times["kernels"])
+    roof = {"roof": round(3 * 2 * n * d * d * share / gemm_rate / median, 3)}
+    return {"d": d, "batch": n, "k": k, "p": p, "share": share} | _layer_said(times) | roof
 
-    def dropout() -> None:
-        F.dropout(plain(x), 0.5).backward(delta)
-        for one in everything:
-            one.grad = None
 
-    def masked(product: Callable[..., Tensor]) -> Callable[[], None]:
-        def step() -> None:
-            sides = [Assignments(torch.bernoulli(a), b) for a, b in zip(at, learns, strict=True)]
-            product(x, weight, *sides, bias).backward(delta)
-            for one in everything:
-                one.grad = None
+def half_row(case: tuple[int, int, P], precision: str, seconds: float) -> Row:
+    (d, n, p), k = case, 6
+    mixed = precision == "bf16-mixed"
+    dtype = torch.float32 if mixed else torch.bfloat16
+    times, share = layer_times((d, n, k, p), dtype, mixed, seconds)
+    what = {"precision": precision, "d": d, "batch": n, "k": k, "p": p, "share": share}
+    return what | _layer_said(times)
 
-        return step
 
-    ways = {
-        "plain": dropout,
-        "reference": masked(masking.masked_linear),
-        "kernels": masked(kernels.masked_linear),
-        "torch": without_compiled(masked(kernels.masked_linear)),
-    }
-    times = in_turns(ways, seconds)
-    left = [(torch.bernoulli(at[0]) @ torch.bernoulli(at[1]).T > 0).double().mean() for _ in "123"]
-    share, median = float(sum(left) / 3), statistics.median(times["kernels"])
+def _layer_said(times: Times) -> Row:
     (own, spread), (alone, alone_spread), (reference, _) = (
         ratio(times, name, "plain") for name in ("kernels", "torch", "reference")
     )
     return {
-        "d": d, "batch": n, "k": k, "p": p, "share": round(share, 3), "ratio": own,
-        "spread": spread, "torch": alone, "torch_spread": alone_spread, "reference": reference,
-        "milliseconds": round(1000 * median, 2),
+        "ratio": own, "spread": spread, "torch": alone, "torch_spread": alone_spread,
+        "reference": reference,
+        "milliseconds": round(1000 * statistics.median(times["kernels"]), 2),
         "plain_milliseconds": round(1000 * statistics.median(times["plain"]), 2),
-        "roof": round(3 * 2 * n * d * d * share / gemm_rate / median, 3),
+        "turns": len(times["plain"]),
+    }  # fmt: skip
+
+
+def layer_times(
+    case: tuple[int, int, int, P], dtype: torch.dtype, mixed: bool, seconds: float, least: int = 5
+) -> tuple[Times, float]:
+    """Of a layer, and the share of the pairs of nodes that have a cluster in common."""
+    d, n, k, p = case
+    torch.manual_seed(0)
+    x, delta = torch.randn(n, d, dtype=dtype, requires_grad=True), torch.randn(n, d)
+    plain, weight, bias = (
+        nn.Linear(d, d, dtype=dtype),
+        nn.Parameter(torch.randn(d, d, dtype=dtype)),
+        nn.Parameter(torch.zeros(d, dtype=dtype)),
+    )
+    delta = delta.to(torch.bfloat16 if mixed else dtype)
+    at = [probabilities(d, k, p), probabilities(d, k, p)]
+    learns = [nn.Parameter(one.clone()) for one in at]
+    everything = [x, weight, bias, *plain.parameters(), *learns]
+
+    def step(forward: Callable[[], Tensor]) -> Callable[[], None]:
+        def both() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                y = forward()
+            y.backward(delta)
+            for one in everything:
+                one.grad = None
+
+        return both
+
+    def masked(product: Callable[..., Tensor]) -> Callable[[], Tensor]:
+        return lambda: product(x, weight, *drawn(at, learns), bias)
+
+    ways = {
+        "plain": step(lambda: F.dropout(plain(x), 0.5)),
+        "reference": step(masked(masking.masked_linear)),
+        "kernels": step(masked(kernels.masked_linear)),
+        "torch": without_compiled(step(masked(kernels.masked_linear))),
+    }
+    times = in_turns(ways, seconds, least)
+    pairs = sum(
+        int((torch.bernoulli(at[0]) @ torch.bernoulli(at[1]).T).count_nonzero()) for _ in "123"
+    )
+    return times, round(pairs / (3 * d * d), 3)
+
+
+def drawn(at: list[Tensor], learns: list[nn.Parameter]) -> list[Assignments]:
+    return [Assignments(torch.bernoulli(a), b) for a, b in zip(at, learns, strict=True)]
+
+
+def convolution_row(case: tuple[int, int, int, P], last: bool, seconds: float) -> Row:
+    """A 1x1 convolution; ``last`` if channels lie last in memory."""
+    (channels, side, n, p), k = case, 6
+    torch.manual_seed(0)
+    layout = torch.channels_last if last else torch.contiguous_format
+    x, delta = (torch.randn(n, channels, side, side).to(memory_format=layout) for _ in "12")
+    plain, x = nn.Conv2d(channels, channels, 1), x.requires_grad_()
+    weight = nn.Parameter(torch.randn(channels, channels, 1, 1))
+    at = [probabilities(channels, k, p) for _ in "12"]
+    learns = [nn.Parameter(one.clone()) for one in at]
+    everything = [x, weight, *plain.parameters(), *learns]
+    is_native = kernels.compiled()[0]
+
+    def as_linear() -> Tensor:
+        rows = x.permute(0, 2, 3, 1).reshape(-1, channels)
+        c_out, c_in = drawn(at, learns)
+        y = choice._fast(rows, weight.flatten(1), c_out, c_in, plain.bias, is_native)
+        y = y.view(n, side, side, channels).permute(0, 3, 1, 2)
+        return y.contiguous(memory_format=layout)
+
+    def step(forward: Callable[[], Tensor]) -> Callable[[], None]:
+        def both() -> None:
+            forward().backward(delta)
+            for one in everything:
+                one.grad = None
+
+        return both
+
+    ways = {
+        "plain": step(lambda: F.dropout(plain(x), 0.5)),
+        "reference": step(
+            lambda: masking.masked_conv2d(x, weight, *drawn(at, learns), bias=plain.bias)
+        ),
+        "as_linear": step(as_linear),
+    }
+    times = in_turns(ways, seconds)
+    (reference, _), (linear, spread) = (ratio(times, name, "plain") for name in list(ways)[1:])
+    return {
+        "channels": channels, "side": side, "batch": n, "k": k, "p": p, "channels_last": last,
+        "reference": reference, "as_linear": linear, "spread": spread,
+        "plain_milliseconds": round(1000 * statistics.median(times["plain"]), 2),
         "turns": len(times["plain"]),
     }  # fmt: skip
 
@@ -171,7 +285,11 @@ def machine_rates() -> dict[str, float]:
     product = min(in_turns({"a": lambda: torch.mm(a, b, out=c)}, 1)["a"])
     large, other = torch.randn(1 << 26), torch.empty(1 << 26)
     copying = min(in_turns({"a": lambda: other.copy_(large)}, 1)["a"])
-    return {"products": 2 * 2048**3 / product, "memory": 2 * 4 * 2**26 / copying}
+    return {
+        "products": 2 * 2048**3 / product,
+        "memory": 2 * 4 * 2**26 / copying,
+        "bfloat16_time": kernels.bfloat16_time(),
+    }
 
 
 def inference_rows(seconds: float) -> list[Row]:
@@ -369,7 +487,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", choices=("promised", "all"), default="all")
+    parser.add_argument("--rows", choices=("promised", "short", "full"), default="short")
     parser.add_argument("--seconds", type=float, default=6.0, help="for each row")
     parser.add_argument("--out", type=Path, help="the record to write")
     parser.add_argument("--plot", type=Path, help="the picture to draw (needs matplotlib)")
@@ -386,12 +504,21 @@ def measure(which: str, seconds: float, out: Path | None, picture: Path | None) 
     rates = machine_rates()
     print(f"{rates['products'] / 1e9:.0f} GFLOP/s, {rates['memory'] / 1e9:.1f} GB/s")
     print("compiled kernels" if in_use else f"no compiled kernels: {told}")
-    cases = PROMISED + [row for row in GRID if row not in PROMISED] * (which == "all")
-    rows = [layer_row(d, n, k, p, rates["products"], seconds) for d, n, k, p in cases]
+    rows = [layer_row(case, rates["products"], seconds) for case in PROMISED]
+    if which == "short":
+        rows += [layer_row(c, rates["products"], seconds) for c in GRID if c not in PROMISED]
+    if which == "full":
+        quick = rates["products"], QUICK, FEW_TURNS
+        rows += [layer_row(case, *quick) for case in FULL if case not in PROMISED]
     table(rows)
     found = {"layers": rows, "inference": inference_rows(seconds / 2)}
     found |= {"training": training_rows(seconds * 2) + whole_rows(), "memory": memory_rows()}
-    for name in ("inference", "training", "memory"):
+    precisions = "bf16-mixed", "bfloat16"
+    found["bfloat16"] = [half_row(c, name, seconds / 3) for name in precisions for c in HALF]
+    found["convolutions"] = [
+        convolution_row(c, last, seconds / 3) for c in CONVOLUTIONS for last in (False, True)
+    ]
+    for name in ("inference", "training", "memory", "bfloat16", "convolutions"):
         table(found[name])
     if picture is not None:
         plot(rows, picture)

@@ -13,7 +13,6 @@ import torch
 import blockout
 from blockout import kernels
 from blockout.commands.flags import Parser
-from blockout.compact import in_turns
 from blockout.files import CACHE_DIR_VARIABLE
 
 NEEDED = (
@@ -119,10 +118,7 @@ def _devices() -> Iterator[Finding]:
 
 def _bfloat16() -> Finding:
     """Some CPUs compute in bfloat16 by emulation."""
-    wide = torch.randn(512, 512)
-    half = wide.bfloat16()
-    taken = in_turns([lambda: half @ half, lambda: wide @ wide], rounds=(5, 5), seconds=1.0)
-    ratio = min(taken[0]) / min(taken[1])
+    ratio = kernels.bfloat16_time()
     if ratio > 1:
         return Finding(
             "note",

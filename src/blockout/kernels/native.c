@@ -52,6 +52,7 @@ from their number alone, so the same draws give the same bits. */
 typedef struct {
     int64_t n, rows, columns, clusters, threads;
     int64_t sparse; /* pairs of nodes without a common cluster may be left out */
+    int64_t half;   /* masked weights are rounded to bfloat16, as all else was before */
     const void *x, *weight, *c_out, *c_in, *bias;
     void *y;
     const void *delta;
@@ -181,6 +182,7 @@ static int64_t group(int64_t rows, const uint64_t *code, int32_t *order, int32_t
 
 typedef REAL OWN(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 typedef REAL OWN(aligned) __attribute__((vector_size(BYTES)));
+typedef uint32_t OWN(words) __attribute__((vector_size(BYTES)));
 #define VECTOR OWN(vector)
 
 typedef struct {
@@ -219,6 +221,12 @@ INLINE VECTOR OWN(load)(const REAL *from, int64_t count) {
 INLINE void OWN(store)(REAL *to, VECTOR v, int64_t count) {
     if (count >= LANES) *(VECTOR *)to = v;
     else memcpy(to, &v, (size_t)count * sizeof(REAL));
+}
+
+/* The nearest bfloat16, of two that are as near the even one. */
+INLINE VECTOR OWN(rounded)(VECTOR v) {
+    OWN(words) bits = (OWN(words))v, one = bits >> 16 & 1;
+    return (VECTOR)(bits + (one + 0x7fff) & 0xffff0000);
 }
 
 /* Writes the chosen lanes one after the other, and something behind them. */
@@ -367,6 +375,7 @@ static void OWN(pack)(const PLAN *p, const BENCH *own, int64_t row, int64_t from
         unsigned chosen = SEEN(own, s);
         VECTOR v =
             OWN(load)(weight + s, p->columns - s) * *(VECTOR *)(mask + (s - from) % (4 * LANES));
+        if (sizeof(REAL) == 4 && p->of->half) v = OWN(rounded)(v);
         OWN(squeeze)(packed, v, chosen);
         packed += __builtin_popcount(chosen);
     }

@@ -25,7 +25,7 @@ MOST_EXAMPLES = 2048
 KEPT_BYTES = 1 << 25
 """More memory than this is not kept for the next call."""
 KINDS = {torch.float32: "float", torch.float64: "double"}
-SIZES = "n", "rows", "columns", "clusters", "threads", "sparse"
+SIZES = "n", "rows", "columns", "clusters", "threads", "sparse", "half"
 TENSORS = (
     "x", "weight", "c_out", "c_in", "bias", "y", "delta", "d_x", "d_weight", "d_out", "d_in",
     "scratch",
@@ -88,17 +88,23 @@ def compiled() -> tuple[bool, str]:
 
 
 @functools.cache
+@torch.autocast("cpu", enabled=False)
 def agrees(there: Found) -> bool:
     """Whether compiled code computes what ``masking`` says, for a small layer of each precision."""
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
         x, weight, delta, *c = _example(dtype)
         y, d_x, d_weight, d_out, d_in = (torch.empty_like(one) for one in (delta, x, weight, *c))
+        rounded = torch.empty_like(y)
         given = {"x": x, "weight": weight, "c_out": c[0], "c_in": c[1]}
         _call("forward", True, given, {"y": y})
         into = {"d_x": d_x, "d_weight": d_weight, "d_out": d_out, "d_in": d_in}
         _call("backward", True, given | {"delta": delta}, into)
         g = delta.T @ x
+        _call("forward", True, given, {"y": rounded}, half=dtype == torch.float32)
+        w = masking.masked_weight(weight, *c)
+        w = w.bfloat16().to(dtype) if dtype == torch.float32 else w
         for got, expected in (
+            (rounded, x @ w.T),
             (y, masking.masked_linear(x, weight, *c)),
             (d_x, masking.input_gradient(delta, weight, *c)),
             (d_weight, masking.weight_gradient(delta, x, *c)),
@@ -137,12 +143,13 @@ class NativeProduct(torch.autograd.Function):
         bias: Float[Tensor, "nodes_out"] | None,
         sparse: bool,
     ) -> Float[Tensor, "n nodes_out"]:
-        result = x.new_empty(len(x), len(weight))
+        half = x.dtype == torch.bfloat16
+        result = c_out.new_empty(len(x), len(weight))
         given = {"x": x, "weight": weight, "c_out": c_out, "c_in": c_in, "bias": bias}
-        _call("forward", sparse, given, {"y": result})
+        _call("forward", sparse, given, {"y": result}, half)
         ctx.save_for_backward(x if any(ctx.needs_input_grad[1:4]) else None, weight, c_out, c_in)
-        ctx.sparse, ctx.examples = sparse, len(x)
-        return result
+        ctx.sparse, ctx.half = sparse, half
+        return result.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, delta: Float[Tensor, "n nodes_out"]) -> Gradients:  # pyright: ignore
@@ -151,7 +158,8 @@ class NativeProduct(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             if torch.is_grad_enabled() or is_batched(delta):
                 return (*written_out(needs, delta, x, weight, c_out, c_in), None)
-            return (*_gradients(needs, delta, x, weight, c_out, c_in, ctx.sparse), None)
+            found = _gradients(needs, delta, x, weight, c_out, c_in, ctx.sparse, ctx.half)
+            return (*found, None)
 
 
 def _gradients(
@@ -162,28 +170,39 @@ def _gradients(
     c_out: Tensor,
     c_in: Tensor,
     sparse: bool,
+    half: bool,
 ) -> Gradients:
     """The gradients of x, W~, both C and the bias."""
-    d_x = delta.new_empty(len(delta), weight.shape[1]) if needs[0] else None
-    d_weight = torch.empty_like(weight) if needs[1] else None
+    d_x = c_in.new_empty(len(delta), weight.shape[1]) if needs[0] else None
+    d_weight = torch.empty_like(weight, dtype=c_in.dtype) if needs[1] else None
     d_c = (torch.empty_like(c_out), torch.empty_like(c_in)) if any(needs[2:4]) else (None, None)
     given = {"x": x, "weight": weight, "c_out": c_out, "c_in": c_in, "delta": delta}
     wanted = {"d_x": d_x, "d_weight": d_weight, "d_out": d_c[0], "d_in": d_c[1]}
     if any(one is not None for one in wanted.values()):
-        _call("backward", sparse, given, wanted)
-    return d_x, d_weight, *d_c, delta.sum(0) if needs[4] else None
+        _call("backward", sparse, given, wanted, half)
+    d_bias = delta.sum(0, dtype=c_in.dtype) if needs[4] else None
+    return d_x, d_weight, *d_c, d_bias
 
 
 def _call(
-    what: str, sparse: bool, given: Mapping[str, Tensor | None], into: Mapping[str, Tensor | None]
+    what: str,
+    sparse: bool,
+    given: Mapping[str, Tensor | None],
+    into: Mapping[str, Tensor | None],
+    half: bool = False,
 ) -> None:
-    """Calls a function of the library; ``into`` is written to."""
+    """Calls a function of the library; ``into`` is written to.
+
+    It multiplies in the precision of C. If ``half``, all that it multiplies has bfloat16 values.
+    """
     code = found().code
     assert code is not None
-    lasting = {name: one.contiguous() for name, one in given.items() if one is not None}
+    assert given["c_out"] is not None
+    real = given["c_out"].dtype
+    lasting = {name: one.to(real).contiguous() for name, one in given.items() if one is not None}
     weight, clusters = lasting["weight"], lasting["c_out"].shape[1]
     n = len(lasting["x"] if what == "forward" else lasting["delta"])
-    layer = _Layer(n, *weight.shape, clusters, torch.get_num_threads(), sparse)
+    layer = _Layer(n, *weight.shape, clusters, torch.get_num_threads(), sparse, half)
     for name, one in (*lasting.items(), *into.items()):
         if one is not None:
             setattr(layer, name, one.data_ptr())

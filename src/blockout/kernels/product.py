@@ -39,20 +39,23 @@ class TiledProduct(torch.autograd.Function):
         bias: Float[Tensor, "nodes_out"] | None,
         tiles: Sequence[Tile],
     ) -> Float[Tensor, "n nodes_out"]:
-        masks = Masks(c_out, c_in)
-        bench, inputs = _Bench(weight, tiles, masks), _by_node(x, tiles)
+        masks, ctx.half = Masks(c_out, c_in), x.dtype == torch.bfloat16
+        bench, inputs = _Bench(weight, tiles, masks, ctx.half), _by_node(x, tiles)
         parts = bench.keeps_parts()
         result = x.new_zeros(len(x), len(weight))
+        if ctx.half and bias is not None:  # before products are rounded
+            result.add_(bias)
         y = _by_node(result, tiles)
         for tile in tiles:
             masked = bench.masked(tile, bench.weights(tile, parts), bench.mask(tile))
-            _put(y, tile.rows, masked, chosen(inputs, tile.columns))
+            put = _put_onto if ctx.half else _put
+            put(y, tile.rows, masked, chosen(inputs, tile.columns))
         _collect(result, y)
         read = x if any(ctx.needs_input_grad[1:4]) else None
         saved = read, weight, c_out, c_in, masks.codes, masks.table
         ctx.save_for_backward(*saved, *(parts or ()))
         ctx.tiles = tiles
-        return result if bias is None else result.add_(bias)
+        return result if bias is None or ctx.half else result.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, delta: Float[Tensor, "n nodes_out"]) -> Gradients:  # pyright: ignore
@@ -62,7 +65,8 @@ class TiledProduct(torch.autograd.Function):
             if torch.is_grad_enabled() or is_batched(delta):
                 return (*written_out(needs, delta, x, weight, c_out, c_in), None)
             masks = Masks(c_out, c_in, codes, table)
-            return (*_tiled(needs, delta, x, weight, masks, ctx.tiles, parts), None)
+            bench = _Bench(weight, ctx.tiles, masks, ctx.half)
+            return (*_tiled(needs, delta, x, bench, ctx.tiles, parts), None)
 
 
 def is_batched(delta: Tensor) -> bool:
@@ -76,18 +80,17 @@ def _tiled(
     needs: Sequence[bool],
     delta: Tensor,
     x: Tensor | None,
-    weight: Tensor,
-    masks: Masks,
+    bench: "_Bench",
     tiles: Sequence[Tile],
     parts: Sequence[Tensor],
 ) -> Gradients:
     """The gradients of x, W~, both C and the bias."""
-    c = masks.c_out, masks.c_in
-    result = delta.new_zeros(len(delta), weight.shape[1]) if needs[0] else None
+    weight, c = bench.weight, (bench.masks.c_out, bench.masks.c_in)
+    result = c[1].new_zeros(len(delta), weight.shape[1]) if needs[0] else None
     d_x = None if result is None else _by_node(result, tiles)
     d_weight = torch.empty_like(weight) if needs[1] else None
     d_c = (torch.zeros_like(c[0]), torch.zeros_like(c[1])) if any(needs[2:4]) else None
-    bench, deltas = _Bench(weight, tiles, masks), _by_node(delta, tiles)
+    deltas = _by_node(delta, tiles)
     inputs = None if x is None else _by_node(x, tiles)
     for number, tile in enumerate(tiles):
         weights = parts[number] if parts else bench.weights(tile)
@@ -104,7 +107,8 @@ def _tiled(
         _collect(result, d_x)
     if d_weight is not None:
         d_weight.index_fill_(0, _untouched(tiles, len(weight)), 0)
-    return result, d_weight, *(d_c or (None, None)), delta.sum(0) if needs[4] else None
+    d_bias = delta.sum(0, dtype=c[1].dtype) if needs[4] else None
+    return result, d_weight, *(d_c or (None, None)), d_bias
 
 
 def written_out(
@@ -115,7 +119,12 @@ def written_out(
     c_out: Tensor,
     c_in: Tensor,
 ) -> Gradients:
-    """The same as plain functions of tensors, which can be differentiated again and batched."""
+    """The same as plain functions of tensors, which can be differentiated again and batched.
+
+    In the precision of C, to which autograd rounds less than bfloat16 would.
+    """
+    delta, weight = delta.to(c_out.dtype), weight.to(c_out.dtype)
+    x = None if x is None else x.to(c_out.dtype)
     d_x = masking.input_gradient(delta, weight, c_out, c_in) if needs[0] else None
     d_bias = delta.sum(0) if needs[4] else None
     if x is None:
@@ -141,10 +150,10 @@ _places = _Places()
 
 
 class _Bench:
-    """Room for one tile at a time."""
+    """Room for one tile at a time. If ``half``, products are those of bfloat16 matrices."""
 
-    def __init__(self, weight: Tensor, tiles: Sequence[Tile], masks: Masks) -> None:
-        self.weight, self.masks = weight.detach(), masks
+    def __init__(self, weight: Tensor, tiles: Sequence[Tile], masks: Masks, half: bool) -> None:
+        self.weight, self.masks, self.half = weight.detach(), masks, half
         self.counts = [rows * columns for rows, columns in map(self.sizes, tiles)]
         self.largest = max(*self.counts, AT_ONCE, weight.shape[1])
         self.few = max(AT_ONCE // weight.shape[1], 1)
@@ -152,16 +161,21 @@ class _Bench:
     def sizes(self, tile: Tile) -> tuple[int, int]:
         return count(tile.rows, len(self.weight)), count(tile.columns, self.weight.shape[1])
 
-    def place(self, name: str, rows: int, columns: int) -> Tensor:
-        """Memory for a matrix; what an earlier one of this name held is lost."""
-        key = name, self.weight.dtype
+    def place(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Memory for a matrix, in the precision of C unless you name another; what an earlier one
+        of this name held is lost."""
+        key = name, dtype or self.masks.c_out.dtype
         if (found := _places.named.get(key)) is None or len(found) < self.largest:
             with torch.inference_mode(False):
-                found = _places.named[key] = self.weight.new_empty(self.largest)
+                found = _places.named[key] = self.weight.new_empty(self.largest, dtype=key[1])
         return found[: rows * columns].view(rows, columns)
 
     def product(self, tile: Tile, a: Tensor, b: Tensor) -> Tensor:
-        return torch.mm(a, b, out=self.place("product", *self.sizes(tile)))
+        """In the precision of C, whatever that of the factors."""
+        into = self.place("product", *self.sizes(tile))
+        if not self.half:
+            return torch.mm(a, b, out=into)
+        return into.copy_(torch.mm(a, b, out=self.place("half", *self.sizes(tile), a.dtype)))
 
     def mask(self, tile: Tile) -> Tensor:
         """C_j C_{j-1}^T / k of the tile; one row if all are alike."""
@@ -171,7 +185,10 @@ class _Bench:
 
     def masked(self, tile: Tile, weights: Tensor, mask: Tensor) -> Tensor:
         """W_j of the tile, where its mask was."""
-        return torch.mul(weights, mask, out=self.place("mask", *self.sizes(tile)))
+        found = torch.mul(weights, mask, out=self.place("mask", *self.sizes(tile)))
+        if not self.half:
+            return found
+        return self.place("half", *self.sizes(tile), torch.bfloat16).copy_(found)
 
     def keeps_parts(self) -> list[Tensor] | None:
         """A list for gathered weights if they are few enough to be kept for the backward pass."""
@@ -182,11 +199,11 @@ class _Bench:
         if isinstance(tile.columns, slice) or isinstance(tile.rows, slice):
             return self.weight[tile.rows]
         if kept is None:
-            part = self.place("part", *self.sizes(tile))
+            part = self.place("part", *self.sizes(tile), self.weight.dtype)
         else:
             kept.append(part := self.weight.new_empty(self.sizes(tile)))
         for rows, into in self._few(tile.rows, part):
-            whole = self.place("whole", len(rows), self.weight.shape[1])
+            whole = self.place("whole", len(rows), self.weight.shape[1], self.weight.dtype)
             torch.index_select(self.weight, 0, rows, out=whole)
             torch.index_select(whole, 1, tile.columns, out=into)
         return part
@@ -196,8 +213,8 @@ class _Bench:
         if isinstance(tile.columns, slice) or isinstance(tile.rows, slice):
             torch.mul(a, b, out=total[tile.rows])
             return
-        part = torch.mul(a, b, out=self.place("spare", *self.sizes(tile)))
-        whole = self.place("whole", self.few, self.weight.shape[1]).zero_()
+        part = torch.mul(a, b, out=self.place("spare", *self.sizes(tile), total.dtype))
+        whole = self.place("whole", self.few, self.weight.shape[1], total.dtype).zero_()
         columns = tile.columns.expand(self.few, -1)
         for rows, values in self._few(tile.rows, part):
             some = whole[: len(rows)].scatter_(1, columns[: len(rows)], values)
@@ -227,11 +244,21 @@ def _put(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
         total.index_copy_(0, rows, a @ b)
 
 
-def _add(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
+def _put_onto(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
+    """Adds to rows that are in no other tile; torch rounds the sum, not its parts."""
     if isinstance(rows, slice):
         total[rows].addmm_(a, b)
     else:
-        total.index_add_(0, rows, a @ b)
+        total.index_copy_(0, rows, torch.addmm(total[rows], a, b))
+
+
+def _add(total: Tensor, rows: Places, a: Tensor, b: Tensor) -> None:
+    if not isinstance(rows, slice):
+        total.index_add_(0, rows, (a @ b).to(total.dtype))
+    elif a.dtype == total.dtype:
+        total[rows].addmm_(a, b)
+    else:
+        total[rows] += a @ b  # sums of tiles are not rounded to bfloat16
 
 
 def _add_assignment_gradients(
