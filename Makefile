@@ -24,7 +24,8 @@ compat: .venv/ready
 	$(BIN)/python scripts/compat.py $(ARGS)
 
 # What a Blockout layer costs beside a plain one (ten minutes; leave the machine alone meanwhile).
-# Writes record and plot, and what the docs quote of them. ARGS="--rows promised" takes two minutes.
+# Writes record and plot, and what the docs quote of them. ARGS="--rows promised" takes three minutes,
+# ARGS="--rows full" (every size, batch, k and kind of P) about twenty.
 bench: .venv/ready
 	$(BIN)/python benchmarks/kernels.py --out results/kernels.json --plot docs/figures/kernels.png $(ARGS)
 	$(BIN)/python scripts/quote_kernels.py

@@ -41,7 +41,7 @@ ROOMS = {
         for name in ("confusion", "comparison", "flow", "masks", "nodes", "summary", "taxonomy")
     ],
     "show/figures": ["tests/show/figures"],
-    "training": ["tests/training/test_loop.py", "tests/training/test_engine.py"],
+    "training": [f"tests/training/test_{name}.py" for name in ("compiled", "loop", "engine")],
     "estimator": ["tests/test_estimator.py"],
     "reproduce": [f"tests/reproduce/test_{name}.py" for name in ("rows", "tables", "command")],
     "runs": ["tests/runs", "tests/training/test_loop.py", "tests/training/test_resume.py"],
@@ -129,6 +129,8 @@ FAULTS = [
     Fault("the measurement of bfloat16 draws numbers", "kernels/half", "torch.full((SIZE, SIZE), 0.5, dtype", "torch.rand((SIZE, SIZE), dtype"),
     Fault("large batches in bfloat16 stay with compiled code", "kernels/choice", "many = x.numel() > NATIVE_HALF * x.shape[-1]", "many = False"),
     Fault("second derivatives mix precisions", "kernels/product", "delta, weight = delta.to(c_out.dtype), weight.to(c_out.dtype)", "pass"),
+    Fault("a resumed run forgets which kernels it began with", "training/recording", "compiled.began_with(self.folder) if self.engine.done else None", "None"),
+    Fault("kernels that came back are not told", "training/compiled", "if now is None or now == before or (now and before is None):", "if now is None or now == before or now:"),
     Fault("a kept weight outlives other memberships", "kernels/kept", "torch.equal(found.c_out, c_out)", "True"),
     Fault("a kept weight outlives other weights", "kernels/kept", "(found.version, found.address) == (weight._version, weight.data_ptr())", "True"),
     Fault("a kept weight outlives writes through .data", "kernels/kept", "and torch.equal(found.sample, sample)", ""),

@@ -23,6 +23,6 @@ threads give the same bits; with and without compiled code, the same but for rou
 from blockout.kernels.choice import masked_conv2d, masked_linear
 from blockout.kernels.half import bfloat16_time
 from blockout.kernels.kept import forget
-from blockout.kernels.native import compiled
+from blockout.kernels.native import compiled, is_large
 
-__all__ = ["bfloat16_time", "compiled", "forget", "masked_conv2d", "masked_linear"]
+__all__ = ["bfloat16_time", "compiled", "forget", "is_large", "masked_conv2d", "masked_linear"]

@@ -61,6 +61,12 @@ def switched_off() -> Iterator[None]:
         _scratch.off = before
 
 
+def is_large(weight: Tensor) -> bool:
+    """Whether compiled code is for a layer with this weight; compiles nothing."""
+    precisions = torch.float32, torch.float64, torch.bfloat16
+    return weight.is_cpu and weight.dtype in precisions and weight.numel() >= FEWEST_WEIGHTS
+
+
 def can_multiply(x: Float[Tensor, "*batch nodes_in"], weight: Tensor) -> bool:
     """Whether compiled code is there for a layer; compiles it at the first large one."""
     examples = x.numel() // max(x.shape[-1], 1)

@@ -297,6 +297,8 @@ class Environment(msgspec.Struct, frozen=True):
     command: str = ""
     origins: dict[str, str] = {}
     """Digests of the weights that it started from, where a path named them."""
+    compiled_kernels: bool | None = None
+    """Whether they computed large layers; None without any, and in older runs."""
 
 
 class NetworkTimes(msgspec.Struct, frozen=True):

@@ -18,13 +18,16 @@ from blockout.runs.documents import Environment, Machine
 PACKAGES = ("torch", "lightning", "datasets", "numpy", "safetensors", "transformers")
 
 
-def environment(origins: Mapping[str, str] = MappingProxyType({})) -> Environment:
+def environment(
+    origins: Mapping[str, str] = MappingProxyType({}), compiled_kernels: bool | None = None
+) -> Environment:
     """Everything about this process that matters to someone who repeats it.
 
     No host names, and no paths but those on the command line.
 
     Args:
         origins: of the run's config.
+        compiled_kernels: whether they compute the run's large layers.
     """
     versions = {"blockout": blockout.__version__, "python": platform.python_version()}
     for name in PACKAGES:
@@ -44,6 +47,7 @@ def environment(origins: Mapping[str, str] = MappingProxyType({})) -> Environmen
         ),
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         origins=dict(origins),
+        compiled_kernels=compiled_kernels,
     )
 
 

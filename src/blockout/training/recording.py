@@ -28,7 +28,7 @@ from blockout.runs.config import TrainConfig
 from blockout.runs.documents import as_json
 from blockout.runs.environment import environment
 from blockout.runs.errors import RunError, ToldElsewhere
-from blockout.training import checkpoint, watch
+from blockout.training import checkpoint, compiled, watch
 from blockout.training.checks import write_checks
 from blockout.training.engine import Diverged, Engine, Step, whole_tensor
 from blockout.training.evaluation import (
@@ -86,6 +86,7 @@ class Recording:
         self.tested, self.saved, self.logged_now = "", time.perf_counter(), 0
         self.pending, self.save_is_due, self.stop = Pending(), False, 0
         self.loggers: Loggers | None = None
+        self.of_kernels: str | None = None
 
     def run(self) -> None:
         """Trains to the end, unless a signal stops it."""
@@ -262,9 +263,11 @@ class Recording:
         for name in files.LOGS:
             count = counts.get(name, 0) if counts else None
             logs.rewind(self.folder / name, count, self.engine.done)
-        files.write_json(
-            self.folder / files.ENVIRONMENT, as_json(environment(self.config.origins()))
-        )
+        now, told = compiled.in_use(self.engine.module)
+        before = compiled.began_with(self.folder) if self.engine.done else None
+        self.of_kernels = compiled.note(before, now, told)
+        found = environment(self.config.origins(), now)
+        files.write_json(self.folder / files.ENVIRONMENT, as_json(found))
         self.loggers = Loggers(self.config.run, self.folder, lambda text: self.narrator.say(text))
 
     def _introduce(self) -> None:
@@ -274,8 +277,9 @@ class Recording:
             f"{d.name}: {len(d.classes)} classes, {len(d.train)} training images, "
             f"{len(d.holdout)} held out, {len(d.test)} for the test"
         )
-        for note in (*d.notes, *watch.doubts(d)):
-            say(f"note: {note}")
+        for note in (*d.notes, *watch.doubts(d), self.of_kernels):
+            if note is not None:
+                say(f"note: {note}")
         say(described(self.config))
         if self.start is not None:
             parts = ", ".join(f"trunk.{stage}" for stage in self.start.stages)
