@@ -156,6 +156,18 @@ def test_gradients_of_many_outputs_at_once():
         torch.testing.assert_close(one, expected, rtol=4 * ROUNDING, atol=4 * ROUNDING)
 
 
+def test_compiled_graphs_under_autocast_use_the_reference():
+    x, weight, sides = torch.randn(4, 30), torch.randn(20, 30), [torch.ones(d, 3) for d in (20, 30)]
+    learning = weight.requires_grad_()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compiled(x):
+        return kernels.masked_linear(x, learning, sides[0], sides[1])
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(x), masking.masked_linear(x, weight, sides[0], sides[1]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eval_mode_keeps_the_masked_weight_and_changes_no_bit(dtype, monkeypatch):
     layer, x = BlockoutLinear(8, 6, clusters=2, dtype=dtype).eval(), torch.randn(5, 8).to(dtype)

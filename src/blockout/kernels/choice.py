@@ -34,11 +34,8 @@ def masked_linear(
     if (expected := _expected_weight(x, weight, c_out, c_in)) is not None:
         return F.linear(x, expected, bias)
     least = min(FEWEST_WEIGHTS, native.FEWEST_WEIGHTS)
-    if (
-        weight.numel() >= least
-        and _fits(x, weight, bias)
-        and _is_ordinary(x, weight, c_out, c_in, bias)
-    ):
+    ordinary = weight.numel() >= least and _is_ordinary(x, weight, c_out, c_in, bias)
+    if ordinary and _fits(x, weight, bias):
         is_native = native.can_multiply(x, weight) and not _is_faster_in_torch(x, weight)
         if is_native or _has_tiles(x, weight):
             return _fast(x, weight, c_out, c_in, bias, is_native)

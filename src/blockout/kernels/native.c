@@ -369,13 +369,14 @@ INLINE void OWN(make_mask)(const PLAN *p, const BENCH *own, int64_t row, int64_t
 static void OWN(pack)(const PLAN *p, const BENCH *own, int64_t row, int64_t from, int64_t to,
                       REAL *packed) {
     const REAL *weight = (const REAL *)p->of->weight + row * p->columns;
+    const int half = sizeof(REAL) == 4 && p->of->half;
     REAL mask[4 * BYTES / sizeof(REAL)];
     for (int64_t s = from; s < to; s += LANES) {
         if ((s - from) % (4 * LANES) == 0) OWN(make_mask)(p, own, row, s, mask);
         unsigned chosen = SEEN(own, s);
         VECTOR v =
             OWN(load)(weight + s, p->columns - s) * *(VECTOR *)(mask + (s - from) % (4 * LANES));
-        if (sizeof(REAL) == 4 && p->of->half) v = OWN(rounded)(v);
+        if (half) v = OWN(rounded)(v);
         OWN(squeeze)(packed, v, chosen);
         packed += __builtin_popcount(chosen);
     }
