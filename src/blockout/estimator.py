@@ -48,7 +48,8 @@ class BlockoutClassifier(ClassifierMixin, BaseEstimator):
         guided: whether memberships are guided towards few clusters and a structure fixed early. By
             default they learn from the loss alone, as in the paper: on scikit-learn's digits, iris
             and wine that is as accurate and two to ten times as fast. Guide them if you want a
-            structure of zeros and ones, to read or to cut the network along it.
+            structure of zeros and ones, to read or to cut the network along it; a linear classifier
+            then stands beside the layers, and the answer is the mean of both.
         random_state: decides initial weights, order and draws.
 
     Attributes:
@@ -121,6 +122,7 @@ class BlockoutClassifier(ClassifierMixin, BaseEstimator):
                 method=self.method,
                 nodes=self.nodes,
                 clusters=self.clusters,
+                with_linear=self._guides,
             ).double()
         self.loss_curve_ = fit(
             network,
@@ -128,11 +130,15 @@ class BlockoutClassifier(ClassifierMixin, BaseEstimator):
             steps=self.epochs * count,
             lr=self.lr,
             weight_decay=self.weight_decay,
-            guide=Guidance() if self.guided and self.method == "blockout" else None,
+            guide=Guidance() if self._guides else None,
             seed=seed,
         )
         measure_statistics(network, [inputs])
         self.network_ = network
+
+    @property
+    def _guides(self) -> bool:
+        return self.guided and self.method == "blockout"
 
     @torch.no_grad()
     def predict_proba(self, X: ArrayLike) -> Float[np.ndarray, "examples classes"]:

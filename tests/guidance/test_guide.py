@@ -9,8 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from blockout import BlockoutLinear, Guidance, Guide, Memberships, parameter_groups
-from blockout.guidance import GuideWarning
+from blockout import (
+    BlockoutLinear,
+    Guidance,
+    Guide,
+    Memberships,
+    Structure,
+    parameter_groups,
+)
+from blockout.guidance import GuideWarning, make_certain
 from blockout.layers import memberships_of
 
 
@@ -250,10 +257,37 @@ def test_hidden_nodes_may_go_on_being_drawn_within_their_clusters():
     guide = Guide(net, 60, guidance, similarity=[0, 0, 1, 1, 2, 2, 3, 3])
     seen = run(net, guide, 60)
     assert all((p == 0.5).all() for p in seen[5])
-    hidden, classes = seen[-1][1], seen[-1][-1]
+    hidden, classes = seen[-2][1], seen[-2][-1]
     assert set(hidden.unique().tolist()) == {0.0, 0.5}
     assert set(classes.unique().tolist()) == {0.0, 1.0}
     assert float((hidden > 0).sum()) == 1.3 * 60
+    assert torch.equal(seen[-1][1], hidden * 2), "the last step ends the drawing"
+
+
+@pytest.mark.parametrize("p", [0.2, 0.3, 0.7])
+def test_what_is_drawn_becomes_certain_and_inference_stays(p):
+    torch.manual_seed(0)
+    net = make_net()
+    for m in memberships_of(net).values():
+        code = (torch.rand(m.nodes, m.clusters) < 0.5).float()
+        m.put(p * code if m.nodes > 8 else code)
+    x = torch.randn(5, 12)
+    before, structure = net.eval()(x), Structure.from_model(net, threshold=0.1)
+    make_certain(net)
+    torch.testing.assert_close(net(x), before)
+    assert all(
+        set(m.probabilities.unique().tolist()) <= {0.0, 1.0} for m in memberships_of(net).values()
+    )
+    assert Structure.from_model(net).total == structure.total
+
+
+def test_memberships_of_several_probabilities_are_not_made_certain():
+    net = make_net()
+    for m in memberships_of(net).values():
+        m.put(torch.rand(m.nodes, m.clusters) * 0.5 + 0.2)
+    before = copy.deepcopy(net.state_dict())
+    make_certain(net)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 def test_weights_are_left_alone_unless_steady():

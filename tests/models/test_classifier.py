@@ -8,7 +8,6 @@ from blockout import Memberships, convert
 from blockout.models import (
     Head,
     ImageClassifier,
-    LedClassifier,
     SmallInception,
     count_features,
 )
@@ -114,29 +113,23 @@ def test_a_head_of_the_users_own_cannot_be_described():
 
 
 def make_led():
-    model = make_model()
-    return LedClassifier(model.trunk, model.head, nn.Linear(42, 10))
+    torch.manual_seed(0)
+    head = Head(42, 10, nodes=16, clusters=3, with_linear=True)
+    head.leads = True
+    return ImageClassifier(SmallInception(0.125, early_downsampling=True), head)
 
 
-def test_the_trunk_learns_from_what_leads_it_and_the_head_from_its_own_loss():
+def test_the_trunk_learns_from_the_linear_classifier_and_the_head_from_its_own_loss():
     model, x, y = make_led(), torch.randn(4, 3, 32, 32), torch.arange(4)
-    trunk, head = list(model.trunk.parameters()), list(model.head.parameters())
+    trunk = list(model.trunk.parameters())
+    head = [p for name, p in model.head.named_parameters() if "linear" not in name]
     of_head = nn.functional.cross_entropy(model(x), y)
-    of_lead = nn.functional.cross_entropy(model.led, y)
+    of_linear = nn.functional.cross_entropy(model.head.led, y)
     assert all(g is None for g in torch.autograd.grad(of_head, trunk, allow_unused=True))
     torch.manual_seed(0)
-    alone = nn.functional.cross_entropy(model.lead(model.features(x)), y)
+    alone = nn.functional.cross_entropy(model.head.linear(model.features(x)), y)
     expected = torch.autograd.grad(alone, trunk)
-    found = torch.autograd.grad(of_lead, [*trunk, *head], allow_unused=True)
+    found = torch.autograd.grad(of_linear, [*trunk, *head], allow_unused=True)
     for got, wanted in zip(found, expected, strict=False):
         torch.testing.assert_close(got, wanted)
     assert all(g is None for g in found[len(trunk) :])
-
-
-def test_in_eval_mode_a_led_classifier_is_its_network_without_what_leads_it():
-    model, x = make_led().eval(), torch.randn(2, 3, 32, 32)
-    network = model.network
-    assert type(network) is ImageClassifier
-    assert torch.equal(model(x), network(x))
-    assert torch.equal(model.reference(x), model.lead(model.features(x)))
-    assert not any("lead" in name for name in network.state_dict())

@@ -1,5 +1,6 @@
 """blockout.models.heads: the architectures of Fig. 7, value for value."""
 
+import copy
 import json
 import warnings
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from blockout import to_branches, to_dense
 from blockout.compact import Costs
+from blockout.layers import memberships_of
 from blockout.models import Head
 from blockout.models.config import METHODS
 
@@ -204,3 +206,53 @@ def test_a_folded_dropconnect_head_says_that_it_cannot_be_described():
 def test_an_unknown_method_is_refused():
     with pytest.raises(ValueError, match=r"method must be one of baseline, .* got 'softmax'"):
         Head(6, 5, method="softmax")
+
+
+def test_the_answer_is_the_mean_of_the_linear_classifier_and_the_other_layers():
+    torch.manual_seed(0)
+    head = Head(6, 4, nodes=8, clusters=2, with_linear=True).eval()
+    alone = Head(6, 4, nodes=8, clusters=2).eval()
+    alone.load_state_dict({k: v for k, v in head.state_dict().items() if "linear" not in k})
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(head(x), (alone(x) + head.linear(x)) / 2)
+
+
+def test_a_step_of_training_leaves_what_the_linear_classifier_says_and_copies_do_not_have_it():
+    head, x = Head(6, 4, nodes=8, clusters=2, with_linear=True), torch.randn(5, 6)
+    head(x)
+    assert torch.equal(head.led, head.linear(x))
+    assert "led" not in vars(copy.deepcopy(head))
+
+
+def test_a_linear_classifier_beside_begins_as_a_baseline_does():
+    torch.manual_seed(0)
+    beside = Head(6, 4, nodes=8, clusters=2, with_linear=True)
+    torch.manual_seed(0)
+    baseline = Head(6, 4, method="baseline")
+    assert torch.equal(beside.linear.weight, baseline.classifier.weight)
+
+
+@pytest.mark.parametrize("make", [lambda h: h, to_dense, lambda h: to_branches(h, measure=False)])
+def test_a_head_with_a_linear_classifier_can_be_described_folded_and_cut(make):
+    torch.manual_seed(0)
+    head = Head(6, 4, nodes=8, clusters=2, with_linear=True).eval()
+    for memberships, turn in zip(memberships_of(head).values(), (1, 2, 1), strict=True):
+        place = torch.arange(memberships.nodes) // turn % 2
+        memberships.put(nn.functional.one_hot(place, 2).float())
+    made, x = make(head).eval(), torch.randn(5, 6)
+    twin = Head(**made.describe()).eval()
+    twin.load_state_dict(made.state_dict())
+    torch.testing.assert_close(twin(x), head(x))
+
+
+@pytest.mark.parametrize("method", ["fc", "dropout", "dropconnect"])
+def test_heads_of_other_methods_may_have_a_linear_classifier_too(method):
+    head, x = Head(6, 4, method=method, nodes=8, with_linear=True).eval(), torch.randn(5, 6)
+    alone = Head(6, 4, method=method, nodes=8).eval()
+    alone.load_state_dict({k: v for k, v in head.state_dict().items() if "linear." not in k})
+    torch.testing.assert_close(head(x), (alone(x) + head.linear(x)) / 2)
+
+
+def test_a_baseline_has_no_linear_classifier_beside_itself():
+    with pytest.raises(ValueError, match="a baseline is a linear classifier"):
+        Head(6, 4, method="baseline", with_linear=True)

@@ -2,8 +2,11 @@
 
 import pytest
 
+from blockout.data import DataConfig
+from blockout.models import ModelConfig
 from blockout.reproduce import Condition, cell_of, config_of, table, table_of
 from blockout.reproduce.rows import DATA, PUBLISHED
+from blockout.runs.config import TrainConfig
 
 
 def test_a_row_has_the_settings_that_the_paper_gives_it():
@@ -68,14 +71,35 @@ def test_cells_of_one_name_have_one_config():
 
 def test_every_tuned_method_has_five_trials():
     tuned = [row for row in table("table1").rows if row.part == "tuned"]
-    assert [len({cell_of(t, "transfer").name for t in row.trials}) for row in tuned] == [5] * 4
+    assert [len({cell_of(t, "transfer").name for t in row.trials}) for row in tuned] == [5] * 6
     assert "dropout-tuned" in [row.name for row in tuned]
 
 
 def test_an_unknown_row_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"baseline.*methods.*got droput"):
         table("table1").chosen(["droput"])
-    assert [row.name for row in table("table3").chosen(["fc", "ours"])] == ["fc", "guided", "pays"]
+    chosen = table("table3").chosen(["fc", "ours"])
+    assert [row.name for row in chosen] == ["fc", "guided", "alone", "pays", "small"]
+
+
+def test_the_default_of_your_own_data_is_that_whatever_the_paper_has_for_a_set():
+    rows = {row.name: row for row in table("table3").rows}
+    cell = cell_of(rows["pays"].settings, "transfer")
+    found = config_of(Condition("cifar10"), cell, 0).resolved(image_size=32, classes=10, steps=9)
+    own = TrainConfig(DataConfig("animals"), ModelConfig(trunk="efficientnet-lite0")).resolved(
+        image_size=32, classes=10, steps=9
+    )
+    assert found.model == own.model and found.guidance == own.guidance
+    assert found.model.with_linear and found.guided
+
+
+@pytest.mark.parametrize("scale", ["transfer", "cpu"])
+def test_a_cell_says_in_its_name_whether_a_linear_classifier_stands_beside(scale):
+    rows = {row.name: row for row in table("table1").rows}
+    for name in ("pays", "alone", "learned"):
+        cell = cell_of(rows[name].settings, scale)
+        beside = config_of(Condition("cifar100", scale), cell, 0).resolved().model.with_linear
+        assert ("-linear" in cell.name) == beside == cell.settings["with_linear"]
 
 
 def test_scale_paper_has_the_full_models():

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from blockout import BlockoutLinear, Guidance, Guide
+from blockout.layers import memberships_of
 from blockout.optimisation import parameter_groups
 from blockout.sampling import seed_draws
 from blockout.training import Diverged, Engine, Recipe, fit
@@ -76,6 +77,21 @@ def test_a_step_is_algorithm_1_written_plainly():
         optimizer.step()
     for name, value in twin.state_dict().items():
         torch.testing.assert_close(net.state_dict()[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_moving_average_ends_drawing_where_the_network_does():
+    nets = []
+    for ema in (0.0, 1e-9):  # such an average is the last weights
+        torch.manual_seed(0)
+        net = make_module()
+        guidance = Guidance(draw_on=0.4, steady=False, affinity=False)
+        fit(net, make_batches(), steps=12, lr=0.05, guide=guidance, seed=7, ema=ema)
+        nets.append(net)
+    p = [m.probabilities for m in memberships_of(nets[1]).values()]
+    assert all(set(values.unique().tolist()) <= {0.0, 1.0} for values in p)
+    x = make_batches()[0][0]
+    ours, averaged = (net(x) for net in nets)
+    torch.testing.assert_close(averaged, ours, rtol=0.2, atol=0.2)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 9, 10, 40])

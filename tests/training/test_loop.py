@@ -537,10 +537,11 @@ def test_a_trunk_that_follows_the_head_becomes_another(tmp_path):
     assert Run.open(tmp_path / "head").result.linear is None
 
 
-def test_what_leads_a_trunk_is_left_out_of_the_moving_average_too(tmp_path):
+def test_the_linear_classifier_is_a_part_of_the_moving_average_too(tmp_path):
     images = make_images(size=28)
     train(photographs(tmp_path, ema=0.9), data=images)
     assert final(tmp_path).keys() == Run.open(tmp_path).network().model.state_dict().keys()
+    assert "head.linear.weight" in final(tmp_path)
     assert Run.open(tmp_path).result.linear is not None
 
 
@@ -560,26 +561,18 @@ def test_a_led_run_that_was_stopped_ends_bit_identical(tmp_path):
     assert all(torch.equal(value, b[name]) for name, value in a.items())
 
 
-def test_a_run_of_before_whose_trunk_followed_the_head_continues_so(tmp_path):
+def test_a_run_of_before_continues_without_a_linear_classifier(tmp_path):
     path = tmp_path / "config.json"
     before = photographs(tmp_path).resolved().flat()
-    del before["trunk_follows"]
+    del before["with_linear"]
     path.write_text(json.dumps(before))
-    assert photographs(tmp_path).as_begun().optimisation.trunk_follows == "head"
-    assert photographs(tmp_path, trunk_follows="linear").as_begun().leads
+    assert photographs(tmp_path).as_begun().model.with_linear is False
+    assert not photographs(tmp_path).as_begun().resolved().leads
     assert photographs(tmp_path / "new").as_begun().resolved().leads
 
 
-def test_how_long_it_takes_is_said_before_the_first_step_and_changes_nothing(
-    tmp_path, images, capsys, monkeypatch
-):
-    train(make_config(tmp_path / "short"), model=make_net(norm=True), data=images)
-    assert "on this machine, as it is now" not in capsys.readouterr().out
-    monkeypatch.setattr("blockout.training.recording.WORTH_SAYING", -1)
-    train(make_config(tmp_path / "said"), model=make_net(norm=True), data=images)
-    said = capsys.readouterr().out
-    assert said.index("on this machine, as it is now") < said.index("20 steps of 16 images")
-    a, b = final(tmp_path / "short"), final(tmp_path / "said")
-    assert all(torch.equal(value, b[name]) for name, value in a.items())
-    train(make_config(tmp_path / "said"), model=make_net(norm=True), data=images)
-    assert "on this machine" not in capsys.readouterr().out
+def test_a_trunk_cannot_follow_a_linear_classifier_that_is_not_there(tmp_path):
+    config = photographs(tmp_path, trunk_follows="linear")
+    without = dataclasses.replace(config.model, with_linear=False)
+    with pytest.raises(ValueError, match="--trunk-follows linear needs"):
+        train(dataclasses.replace(config, model=without), data=make_images(size=28))

@@ -9,7 +9,8 @@ The paper's loss alone leaves the network nearly dense and its groups of classes
 2. **It chooses codes**: classes that the network confuses get the same clusters, and each hidden
    node those clusters that it serves already. A cluster that serves more classes gets more nodes.
 3. **It narrows**: P moves in a straight line to the codes. Then the structure is settled: what is
-   zero stays zero, so cutting the network apart afterwards changes nothing.
+   zero stays zero, so cutting the network apart afterwards changes nothing. With the last step
+   the others become one, and the weights take over their probabilities.
 
 If it cannot rely on what it sees, it leaves the network whole and says so.
 """
@@ -25,6 +26,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from blockout.guidance.certain import make_certain
 from blockout.guidance.class_codes import balanced, fitting_codes
 from blockout.guidance.node_codes import codes_of_nodes
 from blockout.guidance.pace import Pace
@@ -41,6 +43,8 @@ TOLD_APART = 0.8
 """The network must tell this share of the classes apart: before, all of them look similar."""
 CHOOSING = 0.5
 """Codes may change in the first half of the narrowing."""
+NOISE = ((30, 0.3), (80, 0.5))
+"""Numbers of classes and the ``draw_on`` that suits them on a frozen trunk."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,9 @@ class Guidance:
     narrowing: float = 0.3
     """How long memberships move to their codes."""
     draw_on: float | None = None
-    """Probability of every membership at the start, and of those a hidden node keeps. Below 1, for
-    example 0.5, they are drawn to the end, and that noise regularises. Default: 1; 0.5 on a frozen
-    trunk."""
+    """Probability of every membership at the start, and of those a hidden node keeps. Below 1 they
+    are drawn to the last step, and that noise regularises; then they become certain, without a
+    change for inference. Default: 1; on a frozen trunk 0.3 for up to 30 classes, 0.5 from 80 on."""
     steady: bool | None = None
     """Keeps scale and learning speed of masked weights those of a plain layer, however thin the
     masks. Default: true; false on a frozen trunk, where layers that learn slowly overfit less."""
@@ -82,11 +86,23 @@ class Guidance:
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number of clusters, got {value:g}")
 
-    def resolved(self, *, frozen: bool = False) -> "Guidance":
+    def resolved(self, *, frozen: bool = False, classes: int | None = None) -> "Guidance":
         """With nothing left open, for layers on a trunk that is frozen or learns with them."""
-        draw_on = (0.5 if frozen else 1.0) if self.draw_on is None else self.draw_on
+        fitting = fitting_probability(classes) if frozen else 1.0
+        draw_on = fitting if self.draw_on is None else self.draw_on
         steady = not frozen if self.steady is None else self.steady
         return replace(self, draw_on=draw_on, steady=steady)
+
+
+def fitting_probability(classes: int | None) -> float:
+    """``draw_on`` for so many classes: the fewer, the more noise the layers stand.
+
+    >>> [fitting_probability(classes) for classes in (10, 30, 50, 81, 1000)]
+    [0.3, 0.3, 0.4, 0.5, 0.5]
+    """
+    (few, low), (many, high) = NOISE
+    share = math.log((classes or many) / few) / math.log(many / few)
+    return round(low + (high - low) * min(max(share, 0), 1), 2)
 
 
 class GuideWarning(UserWarning):
@@ -142,7 +158,7 @@ class Guide:
             raise ValueError(
                 f"steps must be at least 1, the length of the training run, got {steps}"
             )
-        self.guidance = (guidance or Guidance()).resolved()
+        self.model, self.guidance = model, (guidance or Guidance()).resolved()
         self.steps, self.done = steps, 0
         self.layers = [m for m in model.modules() if isinstance(m, BlockoutLayer)]
         found = list(memberships_of(model).values())
@@ -211,6 +227,7 @@ class Guide:
             self._stop_reading()
         if self.done >= self.steps:
             self.close()
+            make_certain(self.model)
 
     def summary(self) -> str:
         """What the guide has done so far, and why, in one sentence."""

@@ -1,7 +1,7 @@
 """Trunks, heads, and classifiers made of both."""
 
 from blockout.models.building import build_model, build_trunk, from_description, restored
-from blockout.models.classifier import ImageClassifier, LedClassifier, count_features
+from blockout.models.classifier import ImageClassifier, count_features
 from blockout.models.config import ModelConfig, PaperDefaults, paper_defaults, resolved
 from blockout.models.efficientnet import EfficientNetLite
 from blockout.models.features import FeatureExtractor, fast_features, weights_digest
@@ -18,7 +18,6 @@ __all__ = [
     "Head",
     "ImageClassifier",
     "InceptionBN",
-    "LedClassifier",
     "ModelConfig",
     "PaperDefaults",
     "Preprocessing",

@@ -61,6 +61,7 @@ def build_model(
         hard=config.hard,
         learned=config.learned,
         dropout=config.dropout,
+        with_linear=bool(config.with_linear),
     )
     return ImageClassifier(trunk, head, freeze_trunk=bool(config.freeze_trunk))
 

@@ -89,42 +89,6 @@ class ImageClassifier(nn.Module):
         }
 
 
-class LedClassifier(ImageClassifier):
-    """An image classifier in training whose trunk learns from ``lead``, a plain classifier of its
-    own. The head learns on the features without changing them.
-
-    So the trunk becomes what it would become under the plain classifier alone, whatever the head
-    does. In eval mode this is an ``ImageClassifier`` of the same trunk and head.
-
-    Attributes:
-        led: in training, what ``lead`` says of the last images. Add the loss of it to that of the
-            logits.
-    """
-
-    led: Tensor
-
-    def __init__(self, trunk: nn.Module, head: nn.Module, lead: nn.Module) -> None:
-        super().__init__(trunk, head)
-        self.lead = lead
-
-    def forward(self, x: Float[Tensor, "n channels h w"]) -> Float[Tensor, "n classes"]:
-        features = self.features(x)
-        if not self.training:
-            return self.head(features)
-        self.led = self.lead(features)
-        return self.head(features.detach())
-
-    @property
-    def network(self) -> ImageClassifier:
-        """What it is for: the trunk and the head."""
-        return ImageClassifier(self.trunk, self.head)
-
-    @property
-    def reference(self) -> ImageClassifier:
-        """What leads it: the trunk and its plain classifier."""
-        return ImageClassifier(self.trunk, self.lead)
-
-
 def count_features(trunk: nn.Module, image_size: int) -> int:
     """How many features a trunk outputs. Tries one black image and leaves the trunk unchanged."""
     if isinstance(trunk, Trunk):

@@ -46,7 +46,7 @@ class ModelConfig:
 
     >>> resolved(ModelConfig(), "cifar100", image_size=32)
     ModelConfig(method='blockout', trunk='inception-small', width=0.5, early_downsampling=True, \
-nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
+nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, with_linear=None, freeze_trunk=False)
     """
 
     method: Method = "blockout"
@@ -74,6 +74,10 @@ nodes=512, clusters=6, hard=True, learned=True, dropout=0.3, freeze_trunk=False)
     dropout: float | None = None
     """Share of the nodes (dropout) or weights (dropconnect) to drop per training step. Default: the
     paper's for the data set, else 0.5."""
+    with_linear: bool | None = None
+    """Beside the other layers of the head, a linear classifier of the same features: each learns as
+    if it were alone, and the answer is the mean of their logits. Default: true where memberships
+    are guided, false elsewhere."""
     freeze_trunk: bool | None = None
     """Train the head only, on a trunk that is already trained; its batch normalisation does not
     change either. Default: true for pretrained trunks."""

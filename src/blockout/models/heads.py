@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from blockout.compact import DenseBlocks, SparseLinear, describe_layers, rebuild_layers
 from blockout.dropconnect import DropConnectLinear
@@ -13,6 +14,8 @@ from blockout.models.config import METHODS, Method
 from blockout.structure.nodes import Layer
 
 Form = Literal["trained", "dense", "compact"]
+LINEAR = "linear"
+"""The name of the layer beside the others."""
 HEAD_LAYERS = (Layer("head.fc2", "P_0", "P_1"), Layer("head.classifier", "P_1", "P_2"))
 """The Blockout layers of an ``ImageClassifier`` with a blockout head, for its ``Structure``."""
 
@@ -32,14 +35,23 @@ class Head(nn.Sequential):
     DropConnect FC2 has none: its inference averages the activation over random masks of its own
     inputs, and a normalisation in between would make that average wrong.
 
+    With ``with_linear`` there is also a linear classifier of the features. Each learns as if it
+    were alone; the answer is the mean of their logits.
+
     Args:
         features, classes: the widths of the input and the output.
         method: one of the above.
         nodes: the width of FC1 and FC2.
         clusters, hard, learned: for blockout, as in ``BlockoutLinear``.
         dropout: the share of nodes (dropout) or weights (dropconnect) dropped in a training step.
+        with_linear: a linear classifier beside the other layers; not for a baseline.
         form: a blockout head as it is trained, folded by ``to_dense``, or cut by ``to_branches``.
         layers: the layers of a compact head, as in ``describe``.
+
+    Attributes:
+        leads: whether what makes the features learns from the linear classifier alone.
+        led: with a linear classifier, in training, what that says of the last features. The head
+            then gives the logits of its other layers; add the loss of ``led`` to theirs.
 
     Shape: (N, features) to (N, classes).
 
@@ -49,6 +61,8 @@ class Head(nn.Sequential):
     >>> head.classifier.inputs is head.fc2.outputs
     True
     """
+
+    led: Tensor
 
     def __init__(
         self,
@@ -61,6 +75,7 @@ class Head(nn.Sequential):
         hard: bool = True,
         learned: bool = True,
         dropout: float = 0.5,
+        with_linear: bool = False,
         form: Form = "trained",
         layers: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
@@ -71,6 +86,9 @@ class Head(nn.Sequential):
         forms = get_args(Form) if method == "blockout" else ("trained",)
         if form not in forms:
             raise ValueError(f"form of a {method} head must be {' or '.join(forms)}, got {form!r}")
+        if with_linear and method == "baseline":
+            raise ValueError("a baseline is a linear classifier; with_linear is for other heads")
+        plain = nn.Linear(features, classes) if with_linear else None  # as a baseline begins
         if method == "baseline":
             parts = {"classifier": nn.Linear(features, classes)}
         elif method == "dropconnect":
@@ -79,9 +97,12 @@ class Head(nn.Sequential):
             parts = _blockout(features, nodes, classes, clusters, hard=hard, learned=learned)
         else:
             parts = _plain(features, nodes, classes, dropout if method == "dropout" else None)
+        if plain is not None:
+            parts[LINEAR] = plain
         super().__init__(OrderedDict(parts))
         rebuild_layers(self, layers or {})
         self.method: Method = method
+        self.leads = False
         self.specification = {
             "features": features,
             "classes": classes,
@@ -90,7 +111,28 @@ class Head(nn.Sequential):
             "hard": hard,
             "learned": learned,
             "dropout": dropout,
+            **({"with_linear": True} if with_linear else {}),
         }
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether a linear classifier stands beside the other layers."""
+        return LINEAR in self._modules
+
+    def forward(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n classes"]:
+        if not self.has_linear:
+            return super().forward(x)
+        said, plain = x.detach() if self.leads else x, self.get_submodule(LINEAR)(x)
+        for name, layer in self.named_children():
+            said = said if name == LINEAR else layer(said)
+        if self.training:
+            self.led = plain
+            return said
+        return (said + plain) / 2
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without ``led``: what belongs to one step is neither copied nor saved."""
+        return {name: value for name, value in vars(self).items() if name != "led"}
 
     def describe(self) -> dict[str, Any]:
         """The arguments that build this head."""

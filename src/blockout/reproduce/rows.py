@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from blockout.models.config import paper_defaults
+from blockout.models.config import ELSEWHERE, paper_defaults
 from blockout.optimisation import MEMBERSHIP_SCALE
 from blockout.runs.config import name_of
 
@@ -20,7 +20,7 @@ PARTS = {
     "clusters": "the paper's numbers of clusters",
     "nodes": "the paper's numbers of nodes",
     "cited": "what the paper cites: fixed hierarchies and DropConnect",
-    "ours": "guided memberships, with the default head of your own data",
+    "ours": "guided memberships, alone and in the default head of your own data",
     "tuned": "one setting per method, the best of five on the hold-out over two seeds",
     "wide": "the methods again with four times the nodes",
 }
@@ -123,9 +123,21 @@ CITED: dict[str, tuple[str, Settings]] = {
     "superclasses": ("Superclasses merged to k, given", {**GIVEN, "given": "superclasses"}),
     "dropconnect": ("DropConnect 50 %", {"method": "dropconnect", "dropout": 0.5}),
 }
+GUIDED: Settings = {"paper": False, "clusters": ELSEWHERE.clusters}
 OURS: dict[str, tuple[str, Settings]] = {
-    "guided": ("Guided, settled to zeros and ones", {"paper": False, "draw_on": 1.0}),
-    "pays": ("Guided, default of your own data", {"paper": False}),
+    "guided": (
+        "Guided, never drawn, no linear classifier beside",
+        {"paper": False, "draw_on": 1.0, "with_linear": False},
+    ),
+    "alone": (
+        "Guided, drawn with 0.5, no linear classifier beside",
+        {**GUIDED, "draw_on": 0.5, "with_linear": False},
+    ),
+    "pays": ("Guided, default of your own data", GUIDED),
+    "small": (
+        "The same, 1024 nodes with a budget of 1.5",
+        {**GUIDED, "nodes": 1024, "budget": 1.5},
+    ),
 }
 RATES = (0.2, 0.35, 0.5, 0.65, 0.8)
 """Dropout."""
@@ -133,8 +145,8 @@ PROBABILITIES = (0.3, 0.4, 0.5, 0.65, 0.8)
 """Fixed P."""
 SCALES_OF_LOGITS = (3.0, 10.0, 30.0, 100.0, MEMBERSHIP_SCALE)
 """How many times faster than weights learned memberships learn."""
-BUDGETS = (0.0, 0.1, 0.2, 0.4, 0.6)
-"""Of guided hidden nodes, as the share of the clusters beyond the first: of six 1, 1.5, 2, 3, 4."""
+BUDGETS = (1.0, 1.5, 2.0, 3.0, 4.0)
+"""Clusters per guided hidden node."""
 WIDER = 4
 
 
@@ -189,7 +201,6 @@ def _rows(name: str, data: str, published: Mapping[str, float]) -> Iterator[Row]
 
 
 def _tuned(base: Settings) -> Iterator[Row]:
-    k = base["clusters"]
     fixed = {**METHODS["fixed"][1]}
     trials: dict[str, tuple[str, list[Settings]]] = {
         "dropout-tuned": ("Dropout", [{"method": "dropout", "dropout": x} for x in RATES]),
@@ -201,9 +212,17 @@ def _tuned(base: Settings) -> Iterator[Row]:
             "Blockout (hard, learned)",
             [{"membership_scale": x} for x in SCALES_OF_LOGITS],
         ),
-        "guided-tuned": (
-            "Guided",
-            [{"paper": False, "budget": round(1 + (k - 1) * x, 2)} for x in BUDGETS],
+        "guided-tuned": ("Guided", [{**GUIDED, "budget": x} for x in BUDGETS]),
+        "dropout-beside": (
+            "Dropout, a linear classifier beside",
+            [{"method": "dropout", "dropout": x, "with_linear": True} for x in RATES],
+        ),
+        "fixed-beside": (
+            "Blockout (hard, fixed), a linear classifier beside",
+            [
+                {**fixed, "clusters": ELSEWHERE.clusters, "probability": x, "with_linear": True}
+                for x in PROBABILITIES
+            ],
         ),
     }
     for name, (label, settings) in trials.items():

@@ -37,7 +37,7 @@ BESIDE = ("probability", "given")
 
 OF_ROWS = frozenset({
     *PaperDefaults._fields, "method", "hard", "learned", "paper", "membership_scale", "budget",
-    "draw_on", "steady", "data", "per_class", "data_seed", "seed", "run", "restart",
+    "draw_on", "steady", "with_linear", "data", "per_class", "data_seed", "seed", "run", "restart",
 })  # fmt: skip
 """Flags that rows, seeds and conditions decide; nothing else may change them."""
 
@@ -82,17 +82,22 @@ def cell_of(settings: Settings, scale: Scale) -> Cell:
     whole = {"learned": True, "hard": True, "probability": 0.5, "given": None} | dict(settings)
     whole = {"membership_scale": MEMBERSHIP_SCALE, "budget": Guidance().budget} | whole
     if not whole["paper"]:
-        whole["draw_on"] = whole.get("draw_on") or (0.5 if scale == "transfer" else 1.0)
-        whole["steady"] = whole["draw_on"] == 1
+        if "draw_on" in whole:
+            whole["steady"] = whole["draw_on"] == 1
+        if scale != "transfer":  # there the trunk learns from the linear classifier
+            whole.pop("with_linear", None)
+    beside = not whole["paper"] if whole["method"] == "blockout" else False
+    whole["with_linear"] = whole.get("with_linear", beside)
     return Cell(_named(whole), whole)
 
 
 def _named(s: Mapping[str, Any]) -> str:
     if s["method"] == "baseline":
         return "baseline"
+    beside = "-linear" if s["with_linear"] else ""
     if s["method"] != "blockout":
         rate = "" if s["method"] == "fc" else f"{s['dropout']:g}"
-        return f"{s['method']}{rate}-n{s['nodes']}"
+        return f"{s['method']}{rate}{beside}-n{s['nodes']}"
     if s["given"]:
         kind = s["given"]
     elif not s["learned"]:
@@ -102,8 +107,9 @@ def _named(s: Mapping[str, Any]) -> str:
     elif s["paper"]:
         kind = f"learned{s['membership_scale']:g}"
     else:
-        kind = f"guided{s['budget']:g}-drawn{s['draw_on']:g}"
-    return f"{kind}-k{s['clusters']}-n{s['nodes']}"
+        drawn = f"-drawn{s['draw_on']:g}" if "draw_on" in s else ""
+        kind = f"guided{s['budget']:g}{drawn}"
+    return f"{kind}{beside}-k{s['clusters']}-n{s['nodes']}"
 
 
 def config_of(condition: Condition, cell: Cell, seed: int) -> TrainConfig:

@@ -135,6 +135,7 @@ def new_head(config: TrainConfig, data: ImageData) -> Head:
         hard=m.hard,
         learned=m.learned,
         dropout=m.dropout,
+        with_linear=bool(m.with_linear),
     )
 
 

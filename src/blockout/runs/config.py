@@ -85,6 +85,11 @@ class TrainConfig:
 
     def for_images(self, images: ImageData) -> Self:
         """Every value that training on these images uses."""
+        m, follows = self.model, self.optimisation.trunk_follows
+        if follows == "linear" and m.with_linear is False:
+            raise ValueError(
+                "--trunk-follows linear needs the linear classifier: --with-linear true"
+            )
         begun = self if self.run.restart else self.as_begun()
         chosen = begun.resolved(
             image_size=images.image_size,
@@ -93,21 +98,19 @@ class TrainConfig:
             stream=isinstance(images.train, StreamSplit),
         )
         chosen = chosen._in_whole_epochs(images)
-        return chosen.resolved(steps=chosen.steps_on(images))
+        return chosen.resolved(classes=len(images.classes), steps=chosen.steps_on(images))
 
     def as_begun(self) -> Self:
         """With what older runs did where you leave it open, if the run in ``--run`` is one: they
-        began with 6 clusters for any number of classes, and their trunks followed the head."""
+        began with 6 clusters for any number of classes, and without a linear classifier."""
         path = Path(self.run.run or "") / CONFIG
         if self.run.run is None or not path.exists():
             return self
-        before = read_config(path)
+        before, m = read_config(path), self.model
         clusters = before.model.clusters or default_clusters(before.data.data, None)
-        begun = replace(self, model=replace(self.model, clusters=self.model.clusters or clusters))
-        o, followed = self.optimisation, before.optimisation.trunk_follows
-        if o.trunk_follows != "auto" or followed != "auto":
-            return begun
-        return replace(begun, optimisation=replace(o, trunk_follows="head"))
+        beside = bool(before.model.with_linear) if m.with_linear is None else m.with_linear
+        model = replace(m, clusters=m.clusters or clusters, with_linear=beside)
+        return replace(self, model=model)
 
     def _in_whole_epochs(self, images: ImageData) -> Self:
         """Steps that make whole epochs become epochs: one length has one name."""
@@ -139,6 +142,8 @@ class TrainConfig:
         image_size = d.image_size or image_size
         streamed = d.stream if d.stream is not None else stream
         model = resolved_model(self.model, d.data, image_size, classes)
+        beside = self.guided if model.with_linear is None else model.with_linear
+        model = replace(model, with_linear=beside and model.method != "baseline")
         fitting = _schedule(o.batch_size, d.data, model, images)
         rate = replace(
             o,
@@ -146,11 +151,13 @@ class TrainConfig:
             batch_size=fitting.batch_size,
             lr=o.lr or fitting.lr,
             paper=self.paper,
-            trunk_follows="linear" if o.trunk_follows == "auto" else o.trunk_follows,
+            trunk_follows=o.trunk_follows
+            if o.trunk_follows != "auto"
+            else ("linear" if beside else "head"),
         )
         run = self.run
         if steps is not None:
-            g = g.resolved(frozen=bool(model.freeze_trunk))
+            g = g.resolved(frozen=bool(model.freeze_trunk), classes=classes)
             run = replace(run, log_every=run.log_every or max(min(50, steps // 40), 1))
         data = replace(d, image_size=image_size, stream=streamed)
         return replace(self, data=data, model=model, optimisation=rate, guidance=g, run=run)
@@ -169,9 +176,10 @@ class TrainConfig:
 
     @property
     def leads(self) -> bool:
-        """Whether a linear classifier leads the trunk."""
+        """Whether the trunk learns from the linear classifier beside the head alone."""
         learns = not self.model.freeze_trunk and not self.finetunes
-        return self.guided and learns and self.optimisation.trunk_follows != "head"
+        beside = self.model.with_linear
+        return bool(beside) and learns and self.optimisation.trunk_follows != "head"
 
     # --- how long and how fast: of a resolved config ----------------------------------------------
 
@@ -239,8 +247,10 @@ class TrainConfig:
             unused |= OF_GUIDANCE
         if not self.leads:
             unused.add("trunk_follows")
+        if not self.model.with_linear:
+            unused.add("with_linear")
         if method == "baseline":
-            unused.add("nodes")
+            unused |= {"nodes", "with_linear"}
         if method not in ("dropout", "dropconnect"):
             unused.add("dropout")
         if not self.finetunes:

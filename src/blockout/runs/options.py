@@ -52,9 +52,9 @@ class OptimisationConfig:
     """Which classes are similar: those that the network confuses, or those of the same group in the
     data (superclasses, nested folders)."""
     trunk_follows: Literal["auto", "linear", "head"] = "auto"
-    """What a trunk that is not frozen learns from while memberships are guided: a linear classifier
-    of its own, which is left out in the end, or the head. auto: linear, so that the head costs the
-    trunk nothing."""
+    """What a trunk that is not frozen learns from, if a linear classifier stands beside the head:
+    from that alone, or from all of the head. auto: linear, so that the other layers cost the trunk
+    nothing."""
     finetune: int = 0
     """After the head has been trained on a frozen trunk, train the last so many stages of the trunk
     with it; --finetune alone means 3. The result is a run of its own, RUN-finetuned, and is what it

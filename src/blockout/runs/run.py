@@ -20,6 +20,7 @@ from blockout.data import DataConfig, DataError, ImageData, load
 from blockout.data.load import AS_IT_IS, Expected
 from blockout.data.sides import Dividing
 from blockout.data.sources import is_gone
+from blockout.guidance import make_certain
 from blockout.models.config import OWN_TRUNKS
 from blockout.models.heads import HEAD_LAYERS
 from blockout.runs import digests, lock
@@ -329,7 +330,9 @@ class Run:
         self._require_finished(f"build that model there and load {files.FINAL} into it")
         if weights != "compact":
             name = {"final": files.FINAL, "best": files.BEST}[weights]
-            return read_trained(self.folder / files.MODEL, self.folder / name, trunk)
+            trained = read_trained(self.folder / files.MODEL, self.folder / name, trunk)
+            make_certain(trained.model)  # the best weights may be of a step that still drew
+            return trained
         if not (self.folder / files.COMPACT_MODEL).exists():
             raise RunError(
                 f"there is no compact network in {self.folder}; `blockout compact` makes it"

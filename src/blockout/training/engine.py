@@ -37,7 +37,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from blockout.dropconnect import DropConnectLinear
-from blockout.guidance import Guidance, Guide
+from blockout.guidance import Guidance, Guide, make_certain
 from blockout.layers import memberships_of
 from blockout.optimisation import MEMBERSHIP_SCALE, parameter_groups
 from blockout.sampling import seed_draws
@@ -112,7 +112,7 @@ class Engine:
 
     Args:
         module: any module from inputs to logits. It learns in place, on the processes' device. If
-            it leaves other logits in ``led``, as ``models.LedClassifier`` does, it learns from
+            a part of it leaves other logits in ``led``, as ``models.Head`` may, it learns from
             their loss too.
         recipe: how to learn.
         guide: makes the ``Guide`` of the module's memberships, once the module is on its device;
@@ -223,7 +223,7 @@ class Engine:
         # Beyond the paper: guide the memberships, average the weights.
         settles = self.guide is not None and self._guide_memberships(self.guide, y)
         if self.averaged is not None:
-            self.averaged.update_parameters(self.module)
+            self._average()
         self.done += 1
         return Step(value, round(correct * processes.world), examples, rate, settles, tuple(told))
 
@@ -302,9 +302,9 @@ class Engine:
         return total * (self.processes.world / examples)
 
     def _lead_risk(self, y: Tensor, examples: int) -> Tensor | float:
-        """That of what leads the module beside its logits, if something does."""
-        led: Tensor | None = self.module.__dict__.pop("led", None)
-        return 0.0 if led is None else self._risk(led, y, examples)
+        """That of other logits that parts of the module have left, if any."""
+        led = [part.__dict__.pop("led") for part in self.module.modules() if "led" in vars(part)]
+        return sum((self._risk(logits, y, examples) for logits in led), 0.0)
 
     def _joined(self, loss: Tensor, hits: Tensor, told: Sequence[float]) -> list[float]:
         """Loss, hits and what was told: means over the processes, in one exchange."""
@@ -320,6 +320,15 @@ class Engine:
                 raise
             what = "a learning rate or weight decay is too large for the weights' precision"
             raise Diverged(what, self.done, rate) from error
+
+    def _average(self) -> None:
+        """Takes the weights into their average; where the guide has ended drawing, it ends in the
+        average too, because weights before and after that have different scales."""
+        assert self.averaged is not None
+        if self.guide is not None and self.done + 1 == self.recipe.steps:
+            make_certain(self.averaged.module)
+        else:
+            self.averaged.update_parameters(self.module)
 
     def _guide_memberships(self, guide: Guide, y: Tensor) -> bool:
         before = guide.settled

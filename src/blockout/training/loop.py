@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from blockout.data import ImageData
-from blockout.models import ImageClassifier, LedClassifier, build_model
+from blockout.models import Head, ImageClassifier, build_model
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig
 from blockout.runs.start import open_folder
@@ -98,10 +98,10 @@ def _run(
     """Trains to the end in a folder that is held; ``own`` is the user's own model and trunk."""
     model, trunk = own
     with kept_random_state(processes):
-        lead = None
         if model is None:
             model = _built(config, images, trunk)
-            lead = _built(_plain(config), images, trunk).head if config.leads else None
+            assert isinstance(model.head, Head)
+            model.head.leads = config.leads
         start = None
         if config.finetunes:
             assert isinstance(model, ImageClassifier)
@@ -111,10 +111,7 @@ def _run(
             notes = initial_weights(model, config.run.init_from)
             if processes.rank == 0:
                 print(*notes, sep="\n")
-        if lead is not None and isinstance(model, ImageClassifier):
-            learner = LedClassifier(model.trunk, model.head, lead)
-        else:
-            learner, images = _learner(config, model, images, processes)
+        learner, images = _learner(config, model, images, processes)
         engine = make_engine(config, learner, images, processes)
         whole = model if isinstance(model, ImageClassifier) and model is not learner else None
         try:
@@ -133,10 +130,6 @@ def _built(config: TrainConfig, images: ImageData, trunk: nn.Module | None) -> I
         image_size=images.image_size,
         trunk=trunk,
     )
-
-
-def _plain(config: TrainConfig) -> TrainConfig:
-    return replace(config, model=replace(config.model, method="baseline"))
 
 
 def _learner(

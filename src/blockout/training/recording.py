@@ -20,8 +20,9 @@ from blockout.data import ImageData, Split
 from blockout.data.features import FeatureSplit
 from blockout.guidance import GuideWarning
 from blockout.layers import memberships_of
-from blockout.models import ImageClassifier, LedClassifier
+from blockout.models import Head, ImageClassifier
 from blockout.models.config import is_pretrained, origin_of
+from blockout.models.heads import LINEAR
 from blockout.runs import folder as files
 from blockout.runs import logs
 from blockout.runs.config import TrainConfig
@@ -217,14 +218,21 @@ class Recording:
             final["test"] = self._evaluate(self.data.test)
             if len(self.data.holdout):
                 final["holdout"] = self._evaluate(self.data.holdout)
-            learned = self.engine.result
-            if isinstance(learned, LedClassifier):
-                final["linear"] = evaluate(
-                    learned.reference, self.data.test, processes=self.processes
-                )
-            elif (linear := linear_reference(self.config, self.data, self.steps)) is not None:
+            if (linear := self._linear()) is not None:
                 final["linear"] = linear
         on_first_process(self.processes, lambda: self._leave(weights, p, final))
+
+    def _linear(self) -> Evaluation | None:
+        """A linear classifier on the same features: the one beside the head, or one of its own."""
+        learned = self.engine.result
+        if not isinstance(learned, ImageClassifier) or not isinstance(learned.head, Head):
+            return None
+        if not learned.head.has_linear:
+            return linear_reference(self.config, self.data, self.steps)
+        if not (self.config.leads or self.config.model.freeze_trunk):
+            return None  # the other layers have changed its features
+        alone = ImageClassifier(learned.trunk, learned.head.get_submodule(LINEAR))
+        return evaluate(alone, self.data.test, processes=self.processes)
 
     def _leave(
         self, weights: dict[str, Tensor], p: dict[str, Tensor], final: dict[str, Evaluation]
@@ -250,8 +258,6 @@ class Recording:
     def _network(self) -> nn.Module:
         """The network that the run is for: with its trunk."""
         learned = self.engine.result
-        if isinstance(learned, LedClassifier):
-            return learned.network
         if self.whole is None:
             return learned
         return ImageClassifier(self.whole.trunk, learned.get_submodule("head"), freeze_trunk=True)
