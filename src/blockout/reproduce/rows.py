@@ -127,7 +127,7 @@ GUIDED: Settings = {"paper": False, "clusters": ELSEWHERE.clusters}
 OURS: dict[str, tuple[str, Settings]] = {
     "guided": (
         "Guided, never drawn, no linear classifier beside",
-        {"paper": False, "draw_on": 1.0, "with_linear": False},
+        {**GUIDED, "draw_on": 1.0, "with_linear": False},
     ),
     "alone": (
         "Guided, drawn with 0.5, no linear classifier beside",

@@ -9,6 +9,7 @@ from torch import nn
 
 from blockout.layers import BlockoutLinear
 from blockout.models import ImageClassifier, ModelConfig, build_model, from_description
+from blockout.models.heads import LINEAR
 from blockout.show.colours import PALETTE
 from blockout.show.figures import style
 from blockout.show.figures.selection import CannotDraw
@@ -60,7 +61,10 @@ def outline(model: ImageClassifier, image_size: int) -> list[Part]:
     parts.append(Part("pool", "average pooling"))
     for name, module in model.head.named_children():
         title = "classifier" if name == "classifier" else name.upper()
-        if isinstance(module, BlockoutLinear):
+        if name == LINEAR:
+            size = f"{module.in_features} → {module.out_features}"
+            parts.append(Part("fc", f"mean with a linear one, {size}"))
+        elif isinstance(module, BlockoutLinear):
             size = f"{module.in_features} → {module.out_features}"
             parts.append(Part("blockout", f"{title}, Blockout, {size}"))
         elif isinstance(module, nn.Linear):
@@ -95,7 +99,9 @@ def _model(method: str, description: Mapping[str, Any] | None) -> ImageClassifie
         if description is None:
             config = ModelConfig(method=method)  # pyright: ignore
             return build_model(config, classes=100, data_name="cifar100", image_size=32)
-        head = {k: v for k, v in description["head"].items() if k not in ("layers", "form")}
+        described = description["head"]
+        drawn = {"layers", "form"} | ({"with_linear"} if method != described["method"] else set())
+        head = {k: v for k, v in described.items() if k not in drawn}
         try:
             return from_description({**description, "head": head | {"method": method}})
         except ValueError as error:
