@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from torture import calls, faults, fuzz, images, kills, server
-from torture.workshop import Workshop, temporary_folder
+from torture.workshop import Workshop, in_memory, temporary_folder
 
 PARTS = {"kills": kills, "faults": faults, "fuzz": fuzz, "images": images}
 CASES = {"kills": 100, "faults": None, "fuzz": 10_000, "images": 4_000}
@@ -41,14 +41,17 @@ def main() -> int:
     if not calls.available():
         print("torture: needs Linux 5.5 or newer, with seccomp user notification", file=sys.stderr)
         return 2
+    began = time.monotonic()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     server.preload()
-    with temporary_folder() as home:
+    with temporary_folder(in_memory()) as home:
         workshop = Workshop(home)
+        workshop.warm_up()
         rows = [attack(workshop, name, values) for name in values.parts or PARTS]
-    _print_table(rows)
+    minutes = (time.monotonic() - began) / 60
+    _print_table([*rows, _whole(rows, minutes)])
     if values.record is not None:
-        _write_record(values, rows)
+        _write_record(values, rows, minutes)
     return 1 if any(row["failed"] for row in rows) else 0
 
 
@@ -145,21 +148,33 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         print("  ".join(f"{row[column]:>8}" for column in columns))
 
 
-def _write_record(values: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """The counts of each part, and the pieces that they are the sums of."""
+def _whole(rows: list[dict[str, Any]], minutes: float) -> dict[str, Any]:
+    """The last row of the table: all parts, and the time from start to end."""
+    sums = {key: sum(row[key] for row in rows) for key in ("cases", "failed", "missed")}
+    longest = max(row["longest"] for row in rows)
+    return {"part": "all", **sums, "longest": longest, "minutes": round(minutes, 1)}
+
+
+def _write_record(values: argparse.Namespace, rows: list[dict[str, Any]], minutes: float) -> None:
+    """The counts of each part, the pieces that they are the sums of, and the time they took."""
     from blockout.runs.documents import as_json
     from blockout.runs.environment import environment
 
     made = as_json(environment()) | {"command": "python -m torture"}
     made["machine"]["workers"] = values.workers
-    before = values.record.read_text() if values.add and values.record.exists() else "{}"
-    pieces = json.loads(before).get("pieces", [])
+    before = json.loads(
+        values.record.read_text() if values.add and values.record.exists() else "{}"
+    )
+    pieces = before.get("pieces", [])
     pieces += [row | {"commit": made["commit"]} for row in rows]
     parts = [_total([piece for piece in pieces if piece["part"] == name]) for name in PARTS]
-    text = json.dumps(
-        {"parts": [part for part in parts if part], "pieces": pieces, **made}, indent=2
-    )
-    values.record.write_text(text + "\n")
+    record = {
+        "parts": [part for part in parts if part],
+        "minutes": round(before.get("minutes", 0.0) + minutes, 1),
+        "pieces": pieces,
+        **made,
+    }
+    values.record.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _total(pieces: list[dict[str, Any]]) -> dict[str, Any]:

@@ -82,17 +82,22 @@ def changes(
     document: Any, fitting: st.SearchStrategy[Any] | None = None
 ) -> st.SearchStrategy[list[Change]]:
     """Some changes of a file: of its bytes, of its document, or another document of its type."""
-    found = [BYTES, BYTES, WHOLE] if document is None else [BYTES, WHOLE]
+    kinds = [(BYTES, 2 if document is None else 1), (WHOLE, 1)]
     if document is not None:
         places = st.sampled_from(list(paths(document)))
         values = st.sampled_from(RAW_VALUES) | JSON.map(lambda value: {"value": value})
-        found += 3 * [
-            st.builds(lambda path, v: {"change": "set", "path": path, **v}, places, values)
-        ]
-        found.append(st.builds(lambda path: {"change": "unset", "path": path}, places.filter(bool)))
+        put = st.builds(lambda path, v: {"change": "set", "path": path, **v}, places, values)
+        gone = st.builds(lambda path: {"change": "unset", "path": path}, places.filter(bool))
+        kinds += [(put, 3), (gone, 1)]
     if fitting is not None:
-        found += 2 * [fitting.map(lambda value: {"change": "set", "path": [], "value": value})]
-    return st.lists(st.one_of(found), min_size=1, max_size=2)
+        kinds.append((fitting.map(lambda value: {"change": "set", "path": [], "value": value}), 2))
+    return st.lists(weighted(*kinds), min_size=1, max_size=2)
+
+
+def weighted(*choices: tuple[st.SearchStrategy[Any], int]) -> st.SearchStrategy[Any]:
+    """One of several, each as often as its weight says; ``one_of`` ignores what it has twice."""
+    turns = [strategy for strategy, weight in choices for _ in range(weight)]
+    return st.integers(0, len(turns) - 1).flatmap(turns.__getitem__)
 
 
 def paths(document: Any, before: tuple[Any, ...] = ()) -> Iterator[list[Any]]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torture import drawing
 from torture.calls import KILL, Supervisor
 from torture.damage import damaged, document_in, make_special
 from torture.facts import complaint, difference, essence, held, obeyed, timeless
-from torture.server import Outcome, command
+from torture.server import SECONDS, Outcome, command
 from torture.workshop import CLASSES, EACH_STEP, PHOTOGRAPHS, TRAIN, Workshop, done
 
 RESUME = [*TRAIN, *EACH_STEP]
@@ -40,6 +41,14 @@ FINISHED = {
     "compact run --json": 1,
     "export run --format safetensors --out model.safetensors": 1,
     " ".join(RESUME): 2,
+    " ".join([*TRAIN, "--run", "other", "--init-from", "run"]): 1,
+    "predict run data/warm --csv table.csv": 1,
+    "structure run --taxonomy groups.csv": 1,
+    "structure twin --against run": 1,
+    "report twin run --out page.html": 1,
+    "cache": 1,
+    "cache --json": 1,
+    "cache --clean all": 1,
 }
 UNFINISHED = {" ".join(RESUME): 3, "report run --out page.html": 1, "structure run": 1}
 PHOTOGRAPH = "photos/plum/0.jpg"
@@ -61,11 +70,13 @@ BASES = {
 """Folders with a run and a cache: the commands that read them, and their share of all cases."""
 EXPORTED = {name: {f"predict {name} {PICTURE} --json": 1} for name in
             ("model.onnx", "model.pt2", "model.safetensors")}  # fmt: skip
-CONFIG = "given.json"
+CONFIG, GROUPS = "given.json", "groups.csv"
+GIVEN = (CONFIG, GROUPS)
+"""Files from the user, who may write into them what he likes."""
 COMMANDS = (
     "evaluate", "predict", "structure", "report", "figures", "compact", "export", "cache", "train",
 )  # fmt: skip
-WRITTEN = ("page.html", "figures", "model.safetensors", "run")
+WRITTEN = ("page.html", "figures", "model.safetensors", "table.csv", "other", "run")
 """What commands write, compared where they end well."""
 FLAG_VALUES = (
     "", "-1", "0", "1", "2", "0.5", "1e308", "-1e-320", "nan", "inf", "1" + "0" * 400, "true",
@@ -74,6 +85,8 @@ FLAG_VALUES = (
 )  # fmt: skip
 FEW_PROCESSES = ("devices", "num-nodes", "workers")
 MEMORY_LIMIT = 2 << 30
+BEGINS = 8.0
+"""Seconds of computing after which a training run has begun."""
 
 
 def prepare(workshop: Workshop, only: str = "") -> None:
@@ -105,6 +118,8 @@ def _finish(workshop: Workshop) -> None:
             (room / name).unlink()
         config = json.loads((room / "run" / "config.json").read_text())
         (room / CONFIG).write_text(json.dumps(config | {"epochs": 1, "run": "other"}))
+        (room / GROUPS).write_text("".join(f"{Path(c).name},{Path(c).parent}\n" for c in CLASSES))
+        shutil.copytree(room / "run", room / "twin")
         workshop.keep(room, "finished")
     with workshop.room() as room:
         done([*TRAIN, *PHOTOGRAPHS], room)
@@ -126,8 +141,10 @@ def _begin(workshop: Workshop, name: str, words: list[str]) -> None:
 
 
 def _refer(workshop: Workshop, base: str, words: str) -> None:
+    """Notes what a command says of undamaged files; of a run that has not ended, some refuse."""
     with workshop.room(base) as room:
-        outcome = command(words.split(), room, seconds=120)
+        refuses = base in ("unfinished", "begun photographs")
+        outcome = (command if refuses else done)(words.split(), room, seconds=120)
         workshop.references[f"{base}: {words}"] = _facts(outcome, words, room)
 
 
@@ -150,7 +167,7 @@ def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
     """Three quarters of the cases change a file of a run, its cache or an export."""
     found = []
     for place, (strategy, share) in enumerate(_strategies(workshop)):
-        found += drawing.drawn(strategy, round(share * count), seed + place)
+        found += drawing.drawn(strategy, max(round(share * count), 1), seed + place)
     random.Random(seed).shuffle(found)
     return found
 
@@ -171,7 +188,9 @@ def _strategies(workshop: Workshop) -> list[tuple[st.SearchStrategy[Any], float]
         ]
     exported = [_changed(workshop, "exported", file, EXPORTED[file]) for file in EXPORTED]
     found.append((st.one_of(exported), 0.1))
-    found.append((_configs(workshop, fitting["config.json"]), 0.09))
+    found.append((_configs(workshop, fitting["config.json"]), 0.08))
+    groups = _changed(workshop, "finished", GROUPS, {f"structure run --taxonomy {GROUPS}": 1})
+    found.append((groups, 0.01))
     found.append((_flags(workshop), 0.15))
     return found
 
@@ -202,13 +221,15 @@ def _changed(
     fitting: st.SearchStrategy[Any] | None = None,
 ) -> st.SearchStrategy[dict[str, Any]]:
     document = document_in(file, _found(workshop.home / base, file).read_bytes())
+    others = st.sampled_from([name for name in _files(workshop.home / base) if name != file])
+    swapped = others.map(lambda other: [{"change": "swap", "with": other}])
     weighted = [words for words, weight in commands.items() for _ in range(weight)]
     return st.builds(
         lambda changes, words, forged: {
             "part": "fuzz", "base": base, "file": file, "changes": changes, "command": words,
             "forged": forged and file.startswith("run/"),
         },
-        drawing.changes(document, fitting),
+        drawing.weighted((drawing.changes(document, fitting), 15), (swapped, 1)),
         st.sampled_from(weighted),
         st.booleans(),
     )  # fmt: skip
@@ -253,7 +274,7 @@ def _flags(workshop: Workshop) -> st.SearchStrategy[dict[str, Any]]:
                 }
             )
         )
-    return st.one_of(*strategies, strategies[-1])
+    return drawing.weighted(*((one, 1) for one in strategies[:-1]), (strategies[-1], 2))
 
 
 def _is_safe(pair: tuple[str, str]) -> bool:
@@ -262,14 +283,26 @@ def _is_safe(pair: tuple[str, str]) -> bool:
 
 
 def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
-    """Changes the file, runs the command; returns what is wrong."""
+    """Changes the file, runs the command; returns what is wrong.
+
+    Training runs that the user asked for are ended soon; what has not begun by then may take as
+    long as any command.
+    """
+    given = "file" not in case or case["file"] in GIVEN
+    problem = _tried(workshop, case, given, BEGINS if given else SECONDS)
+    if given and problem is not None and problem.startswith("it hangs"):
+        problem = _tried(workshop, case, given, SECONDS)
+    return problem
+
+
+def _tried(workshop: Workshop, case: dict[str, Any], given: bool, seconds: float) -> str | None:
     words = case["command"]
-    given = "file" not in case or case["file"] == CONFIG
     with workshop.room(case["base"]) as room:
         if "file" in case:
             _change(room, case)
         arguments = words.split() if isinstance(words, str) else words
-        outcome = command(arguments, room, memory=MEMORY_LIMIT if given else None)
+        memory = MEMORY_LIMIT if given else None
+        outcome = command(arguments, room, seconds=seconds, memory=memory)
         if given:
             outcome = _without_what_the_user_asks_for(outcome)
         if problem := complaint(outcome) or _obeyed(room):
@@ -307,7 +340,10 @@ def _change(room: Path, case: dict[str, Any]) -> None:
     if kind := next((c["kind"] for c in case["changes"] if c["change"] == "special"), None):
         make_special(path, kind)
         return
-    content = damaged(path.name, path.read_bytes(), case["changes"])
+    other = next((c["with"] for c in case["changes"] if c["change"] == "swap"), None)
+    changes = [change for change in case["changes"] if change["change"] != "swap"]
+    content = (_found(room, other) if other else path).read_bytes()
+    content = damaged(path.name, content, changes)
     path.unlink()
     if content is not None:
         path.write_bytes(content)
@@ -334,6 +370,8 @@ def _numbers(workshop: Workshop, case: dict[str, Any], outcome: Outcome, room: P
         return None
     if Path(case["file"]).name == "compaction.json" and "report" in case["command"]:
         return None  # measured anew
+    if case["command"].startswith("cache"):
+        return None  # says how large files are, and when they were used
     wanted = dict(workshop.references[f"{case['base']}: {case['command']}"])
     if _says_what_it_lacks(room / "page.html", Path(case["file"]).name):
         del found["page.html"], wanted["page.html"]
@@ -342,4 +380,5 @@ def _numbers(workshop: Workshop, case: dict[str, Any], outcome: Outcome, room: P
             facts.pop(case["file"], None)
             if "report.html could not be drawn" in outcome.out:
                 facts.pop("run/report.html", None)
+                facts.pop("other/report.html", None)
     return difference(found, wanted)

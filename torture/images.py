@@ -29,6 +29,17 @@ TRAIN: list[str] = shlex.split(
     "train --run run --data mixed --cache cache --steps 1 --batch-size 4 --width 0.05 "
     "--method baseline --image-size 28 --no-tensorboard"
 )
+ONE_TABLE_PER = 50
+NO_IMAGE = {
+    "null": None,
+    "null bytes": {"bytes": None, "path": None},
+    "elsewhere": {"bytes": None, "path": "/dev/zero"},
+    "text": {"bytes": b"no image", "path": "\x1b[31m"},
+}
+"""What stands in every fifth row of a table in place of an image."""
+LABELS = {"whole": int, "null labels": lambda n: int(n) or None, "float labels": lambda n: n / 3,
+          "huge labels": lambda n: n << 60, "names": lambda n: f"\x1b[31m{n}"}  # fmt: skip
+"""What labels of a table become."""
 WAYS = ([], ["--skip-corrupt"], ["--skip-corrupt", "--stream", "--workers", "0"])
 
 
@@ -98,7 +109,8 @@ def _encoded(name: str, image: Any, options: dict[str, Any]) -> bytes:
 
 
 def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
-    """Batches of changed pictures; each picture is a case."""
+    """Batches of changed pictures, of which each is a case; on top, tables of good pictures, some
+    of them damaged."""
     images = workshop.references["images"]
     numbers = st.sampled_from(("\xff\xff\xff\xff", "\x7f\xff\xff\xff", "\0\0\xff\xff", "\0\0\0\0"))
     early = st.floats(0, 0.2).map(lambda share: round(share, 4))
@@ -120,10 +132,20 @@ def cases(workshop: Workshop, seed: int, count: int) -> list[dict[str, Any]]:
     drawn = drawing.drawn(picture, count, seed)
     random.Random(seed).shuffle(drawn)
     batches = [drawn[i : i + BATCH] for i in range(0, len(drawn), BATCH)]
-    return [
+    found: list[dict[str, Any]] = [
         {"part": "images", "pictures": batch, "way": place % len(WAYS)}
         for place, batch in enumerate(batches)
     ]
+    return found + drawing.drawn(_tables(), max(count // ONE_TABLE_PER, 1), seed + 1)
+
+
+def _tables() -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(
+        lambda kind, some, way: {"part": "images", "table": kind, "changes": some, "way": way},
+        st.sampled_from([*NO_IMAGE, *LABELS]),
+        st.lists(drawing.BYTES, max_size=2),
+        st.integers(0, len(WAYS) - 1),
+    )
 
 
 def run(workshop: Workshop, case: dict[str, Any]) -> str | None:
@@ -183,16 +205,18 @@ def _tabulated(workshop: Workshop, case: dict[str, Any]) -> str | None:
 
     with workshop.room("network") as room:
         good = sorted((room / "data").rglob("*.png"))
-        rows = [{"bytes": path.read_bytes(), "path": path.name} for path in good]
-        empty = {"null": None, "null bytes": {"bytes": None, "path": None}}.get(case["table"], {})
-        rows = [empty if empty != {} and i % 5 == 0 else row for i, row in enumerate(rows)]
-        labels = [int(path.parent.parent.name == "warm") for path in good]
+        rows: list[Any] = [{"bytes": path.read_bytes(), "path": path.name} for path in good]
+        if case["table"] in NO_IMAGE:
+            rows[::5] = [NO_IMAGE[case["table"]]] * len(rows[::5])
+        label = LABELS.get(case["table"], int)
+        labels = [label(path.parent.parent.name == "warm") for path in good]
         pq.write_table(pa.table({"image": rows, "label": labels}), room / "table.parquet")
         content = (room / "table.parquet").read_bytes()
         (room / "table.parquet").write_bytes(damaged("", content, case["changes"]) or b"")
         words = [*TRAIN, "--data", "table.parquet", *WAYS[case["way"]]]
-        skips = WAYS[case["way"]] and not case["changes"]
-        return complaint(command(words, room, seconds=60), (0,) if skips else (0, 1))
+        readable = case["table"] in (*NO_IMAGE, "whole") and not case["changes"]
+        codes = (0,) if readable and WAYS[case["way"]] else (0, 1)
+        return complaint(command(words, room, seconds=60), codes)
 
 
 def place(workshop: Workshop, picture: dict[str, Any], path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torture.server import Outcome, command
+from torture.server import Outcome, command, draw
 
 CLASSES = ("warm/ant", "warm/bee", "cold/cat", "cold/dog")
 TRAIN = shlex.split(
@@ -22,6 +22,8 @@ PHOTOGRAPHS = shlex.split(
     "--data photos --trunk efficientnet-lite0 --image-size 64 --views 2 --workers 0 --batch-size 4"
 )
 """The same on photographs: a frozen trunk whose features are kept in the cache."""
+MEMORY_DISK, SPACE = Path("/dev/shm"), 4 << 30
+"""Where files wait for no disk, and how many bytes must be free there."""
 LARGE = 1 << 20
 """Bytes of a file that is linked, not copied: commands replace such files as a whole."""
 
@@ -34,6 +36,12 @@ class Workshop:
         self.references: dict[str, Any] = {}
         write_images(home / "data")
         write_photographs(home / "photos")
+
+    def warm_up(self) -> None:
+        """Draws a page once, for all that follow."""
+        with self.room() as room:
+            done(TRAIN, room)
+            draw(room / "run")
 
     @contextlib.contextmanager
     def room(self, like: str = "") -> Iterator[Path]:
@@ -70,6 +78,13 @@ def temporary_folder(where: Path | None = None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_memory() -> Path | None:
+    """The folder to work in; None, as usual, where there is no such one or TMPDIR says where."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY_DISK, os.W_OK):
+        return None
+    return MEMORY_DISK if shutil.disk_usage(MEMORY_DISK).free > SPACE else None
 
 
 def done(arguments: list[str], room: Path, **options: Any) -> Outcome:

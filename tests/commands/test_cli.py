@@ -112,6 +112,8 @@ def test_wrong_usage_is_exit_2_and_one_line_that_names_the_flag(said, arguments,
         ("nodes: lots", "--nodes must be a whole number, got lots"),
         ("epochs: 0", "--epochs must be at least 1, got 0"),
         ("weight_decay: null", "--weight-decay must be a number, got null"),
+        ('run: "a\\0b"', "--run must be a path, and paths have no null characters"),
+        ('cache: "\\0"', "--cache must be a path, and paths have no null characters"),
     ],
 )
 def test_wrong_keys_and_values_of_a_config_are_exit_2(said, tmp_path, text, complaint):

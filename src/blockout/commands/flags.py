@@ -115,10 +115,12 @@ def train_flags(arguments: list[str]) -> dict[str, Any]:
         values = {k: v for k, v in vars(parser.parse_args(words)).items() if k != "config"}
     except Exception as error:  # foreign parsers of YAML and JSON fail on nonsense in many ways
         refuse(parser.prog, f"a flag or a config cannot be read: {error}")
-    for name, value in values.items():  # the parser takes null for any kind of value
+    for name, value in values.items():
+        flag = _readable(f"--{name}")
         if value is None and types.NoneType not in typing.get_args(kinds[name]):
-            flag = _readable(f"--{name}")
             refuse(parser.prog, f"{flag} must be {_in_words(kinds[name])}, got null")
+        if isinstance(value, Path) and "\0" in str(value):
+            refuse(parser.prog, f"{flag} must be a path, and paths have no null characters")
     return values
 
 

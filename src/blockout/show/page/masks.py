@@ -1,5 +1,6 @@
 """Which weights there are: masks of each method, and the masks that were learned (Fig. 5)."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,7 +35,9 @@ def section(runs: Sequence[Run]) -> Section | None:
     return Section("masks", "Masks: which weights there are", LEAD + left_out, figures=figures)
 
 
+@functools.cache
 def _examples() -> Figure:
+    """The same on every page: drawn once while a training run renews its page."""
     masks = example_masks()
     chart = _side_by_side([mask.title.replace("clusters", "branches") for mask in masks], 300, 0.05)
     for column, mask in enumerate(masks, 1):
