@@ -26,19 +26,24 @@ def command(run: Run) -> str:
 
 
 def _chosen(run: Run) -> dict[str, object]:
-    """Settings that differ from what training on the same images uses by default."""
-    config = run.config
-    by_default = TrainConfig(DataConfig(config.data.data)).resolved(
-        image_size=config.data.image_size,
-        steps=None if run.result is None else run.result.steps,
-        stream=config.data.stream,
-    )
-    defaults = by_default.flat() | {"data": TrainConfig().data.data}
-    return {
-        name: value
-        for name, value in config.flat().items()
-        if name not in NOT_REPEATED and value is not None and value != defaults[name]
-    }
+    """Settings that differ from what training on the same images uses by default; some defaults
+    follow from other settings."""
+    config, chosen = run.config, dict[str, object]()
+    while True:
+        by_default = TrainConfig.from_flat({"data": config.data.data, **chosen}).resolved(
+            image_size=config.data.image_size,
+            steps=None if run.result is None else run.result.steps,
+            stream=config.data.stream,
+        )
+        defaults = by_default.flat() | ({} if chosen else {"data": TrainConfig().data.data})
+        more = {
+            name: value
+            for name, value in config.flat().items()
+            if name not in NOT_REPEATED and value is not None and value != defaults[name]
+        }
+        if not more.keys() - chosen.keys():
+            return chosen
+        chosen |= more
 
 
 def _words(command: str) -> list[str]:
