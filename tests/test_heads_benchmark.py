@@ -205,10 +205,10 @@ def test_digits_are_paired_with_dense_layers_by_seed(tmp_path):
         )
     ]
     (tmp_path / "heads.json").write_text(json.dumps({"environments": [], "runs": runs}))
-    assert of(tmp_path, "digits, SGD, converted").difference() == Difference(1.5, 1.5, 1.5, 10)
-    assert of(tmp_path, "digits, AdamW, fresh").difference() == Difference(-2, -2, -2, 10)
+    assert of(tmp_path, "digits SGD converted").difference() == Difference(1.5, 1.5, 1.5, 10)
+    assert of(tmp_path, "digits AdamW fresh").difference() == Difference(-2, -2, -2, 10)
     found = bar(tmp_path, "digits", "400 steps")
-    assert found.verdict == "missed" and found.numbers.startswith("-2.00 (digits, AdamW, fresh)")
+    assert found.verdict == "missed" and found.numbers.startswith("-2.00 (digits AdamW fresh)")
     mean = bar(tmp_path, "against the baseline", "over all sets").numbers
     assert mean.startswith("-0.25 over 1 of 9 sets")  # its four lines count as one set
 

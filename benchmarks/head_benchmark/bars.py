@@ -188,7 +188,7 @@ def on_average(about: str, text: str, values: Sequence[Measured], least: float) 
 
 def _still_open(values: Sequence[Measured]) -> Iterator[str]:
     if nothing := [v.name for v in values if v.value is None]:
-        yield f"no runs yet: {', '.join(nothing)}"
+        yield f"no value yet: {', '.join(nothing)}"
     if fewer := [v.name for v in values if v.value is not None and not v.complete]:
         yield f"fewer seeds than wanted: {', '.join(fewer)}"
 

@@ -250,7 +250,7 @@ def _of_digits(runs: Sequence[digits.Run], optimiser: str, way: str) -> SetSumma
         if found
     }
     count = sum(len(found) for found in by_row.values())
-    return SetSummary(f"digits, {optimiser}, {way}", "digits", "runs", count, FIRST, methods)
+    return SetSummary(f"digits {optimiser} {way}", "digits", "runs", count, FIRST, methods)
 
 
 def _digits_method(name: str, runs: Sequence[digits.Run], plain: dict[int, float]) -> Method:
