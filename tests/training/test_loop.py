@@ -571,8 +571,9 @@ def test_a_run_of_before_continues_without_a_linear_classifier(tmp_path):
     assert photographs(tmp_path / "new").as_begun().resolved().leads
 
 
-def test_a_trunk_cannot_follow_a_linear_classifier_that_is_not_there(tmp_path):
+def test_without_a_linear_classifier_the_trunk_follows_the_head_whatever_a_config_says(tmp_path):
     config = photographs(tmp_path, trunk_follows="linear")
     without = dataclasses.replace(config.model, with_linear=False)
-    with pytest.raises(ValueError, match="--trunk-follows linear needs"):
-        train(dataclasses.replace(config, model=without), data=make_images(size=28))
+    assert not dataclasses.replace(config, model=without).resolved().leads
+    plain = dataclasses.replace(config.model, method="baseline", with_linear=True)
+    assert not dataclasses.replace(config, model=plain).resolved().model.with_linear

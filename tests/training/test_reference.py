@@ -17,8 +17,8 @@ from .conftest import make_images
 NOTHING = torch.empty(0)
 
 
-def scores(accuracy: float) -> Evaluation:
-    return Evaluation(accuracy, accuracy, 1.0, NOTHING, NOTHING)
+def scores(accuracy: float, classes=NOTHING) -> Evaluation:
+    return Evaluation(accuracy, accuracy, 1.0, classes, NOTHING)
 
 
 def with_labels_as_features(images):
@@ -58,9 +58,24 @@ def test_a_head_that_misses_a_linear_classifier_is_told_so():
     assert not verdict({"test": scores(60), "linear": scores(60.4)}, 99.0)
 
 
+def test_a_linear_classifier_that_is_ahead_by_chance_is_not_recommended():
+    """Of 400 images 16 are named differently: two points are two standard errors."""
+    ours, other = torch.zeros(400, 1), torch.zeros(400, 1)
+    other[:16] = 1
+    for ahead, said in ((1.5, []), (2.5, ["worse than linear"])):
+        final = {"test": scores(90, ours), "linear": scores(90 + ahead, other)}
+        assert list(verdict(final, 99.0)) == said
+
+
 def test_a_network_that_has_not_learned_its_training_images_is_told_so():
     assert list(verdict({"test": scores(40)}, 50.0)) == ["not learned"]
     assert not verdict({"test": scores(40)}, 90.0)
+    assert not verdict({"test": scores(40), "holdout": scores(80)}, 50.0), "drawn, it knew less"
+
+
+def test_a_pretrained_trunk_is_not_recommended_to_those_who_have_one():
+    text = verdict({"test": scores(40)}, 50.0, pretrained=True)["not learned"]
+    assert "--epochs" in text and "--trunk" not in text
 
 
 def test_a_small_validation_split_of_the_data_is_not_mended_by_a_flag():

@@ -169,7 +169,9 @@ def _summarise(run: "Run") -> None:
     beside = [] if chance is None else [f"guessing {chance:.1f} %"]
     if result.linear is not None:
         features = "the same features" if result.tuning is None else "features before fine-tuning"
-        beside.insert(0, f"a linear classifier on {features} {result.linear.accuracy:.2f} %")
+        alone = "its linear classifier alone"
+        which = alone if run.config.model.with_linear else f"a linear classifier on {features}"
+        beside.insert(0, f"{which} {result.linear.accuracy:.2f} %")
     if beside:
         print(f"beside it: {', '.join(beside)}")
     if (tuning := result.tuning) is not None:

@@ -85,11 +85,6 @@ class TrainConfig:
 
     def for_images(self, images: ImageData) -> Self:
         """Every value that training on these images uses."""
-        m, follows = self.model, self.optimisation.trunk_follows
-        if follows == "linear" and m.with_linear is False:
-            raise ValueError(
-                "--trunk-follows linear needs the linear classifier: --with-linear true"
-            )
         begun = self if self.run.restart else self.as_begun()
         chosen = begun.resolved(
             image_size=images.image_size,

@@ -247,7 +247,8 @@ class Recording:
             looked_at = as_before(self.start, *about)
             weights, final = dict(judged.weights), judged.scores
             beside = {"linear": self.start.result.linear, "tuning": judged.tuning}
-        self._say_once(watch.verdict(final, self.tally.train_accuracy))
+        pretrained = is_pretrained(self.config.model.trunk)
+        self._say_once(watch.verdict(final, self.tally.train_accuracy, pretrained=pretrained))
         if self.config.model.learned:
             self._say_once(watch.starved(p, self.data.classes))
         files.write_tensors(self.folder / files.FINAL, weights)
@@ -398,6 +399,7 @@ def described(config: TrainConfig) -> str:
     learns = "frozen" if m.freeze_trunk else "tuned" if is_pretrained(m.trunk) else ""
     layers = "" if m.method == "baseline" else f", {m.nodes} nodes"
     clusters = f" in {m.clusters} clusters" if m.method == "blockout" else ""
+    clusters += " and a linear classifier beside them" if m.with_linear else ""
     if config.leads:
         learns = f"{learns}, led by a linear classifier".removeprefix(", ")
     seen = "mirrored and shifted"

@@ -1,5 +1,6 @@
 """Notices when a run goes badly, and says what to try."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,9 @@ CLASSES_EACH = 2
 """Only with so many classes for each branch, a branch without any is worth a warning."""
 UNLEARNED = 75.0
 """Per cent of its own training images that a network should know in the end."""
-WORSE = 0.5
-"""Points by which a head may miss a linear classifier before it is said."""
+WORSE, SURE_ERRORS = 0.5, 2.0
+"""A head may miss a linear classifier by so many points, and by so many standard errors, before it
+is said."""
 FEW_HELD_OUT = 200
 """A hold-out of fewer images chooses by chance: one image more is half a point."""
 FEW_IMAGES = 5
@@ -127,17 +129,38 @@ def doubts(data: ImageData) -> list[str]:
     return said
 
 
-def verdict(final: Mapping[str, Evaluation], train_accuracy: float) -> dict[str, str]:
-    """What is wrong with a result: for each problem a short key and a text with what to try."""
+def verdict(
+    final: Mapping[str, Evaluation], train_accuracy: float, *, pretrained: bool = False
+) -> dict[str, str]:
+    """What is wrong with a result: for each problem a short key and a text with what to try.
+
+    Args:
+        final: what was evaluated in the end, by split, and the linear classifier on the test.
+        train_accuracy: in per cent, as counted in training: with nodes left out at random.
+        pretrained: whether the trunk is.
+    """
     said, test = {}, final["test"].accuracy
-    if "linear" in final and final["linear"].accuracy > test + WORSE:
+    known = max(train_accuracy, final.get("holdout", final["test"]).accuracy)
+    if "linear" in final and _is_worse(final["test"], final["linear"]):
         said["worse than linear"] = (
             f"a linear classifier on the same features does better ({final['linear'].accuracy:.1f} "
             f"% against {test:.1f} %): use --method baseline, or try more --epochs"
         )
-    if train_accuracy < UNLEARNED:
+    if known < UNLEARNED:
+        trunk = "" if pretrained else ", or use a pretrained trunk with --trunk efficientnet-lite0"
         said["not learned"] = (
             f"it has not learned its own training images ({train_accuracy:.0f} % right): train "
-            "longer with --epochs, or use a pretrained trunk with --trunk efficientnet-lite0"
+            f"longer with --epochs{trunk}"
         )
     return said
+
+
+def _is_worse(found: Evaluation, other: Evaluation) -> bool:
+    """Whether another network is right more often on the same images, by more than chance.
+
+    The two can differ only where they name different classes, which bounds the standard error.
+    """
+    count = len(found.classes)
+    differ = (found.classes[:, 0] != other.classes[:, 0]).double().mean().item() if count else 0.0
+    error = 100 * math.sqrt(differ / max(count, 1))
+    return other.accuracy - found.accuracy > max(WORSE, SURE_ERRORS * error)

@@ -51,7 +51,8 @@ def test_a_finished_run_is_told(view):
         f"{test.accuracy:.2f} % of the 48 test images are correct (give or take {off:.1f} p" in told
     )
     linear = view.result.linear.accuracy
-    assert f"A linear classifier on the same features gets {linear:.2f} % (" in told
+    beside = "The linear classifier beside the layers, alone, gets"
+    assert f"{beside} {linear:.2f} % (" in told
     assert "), guessing gets 16.7 %." in told
     assert f"fall into {len(structure.class_groups)} group" in told
     first, second = (100 * cost.left for cost in structure.costs)

@@ -63,7 +63,7 @@ def outline(model: ImageClassifier, image_size: int) -> list[Part]:
         title = "classifier" if name == "classifier" else name.upper()
         if name == LINEAR:
             size = f"{module.in_features} → {module.out_features}"
-            parts.append(Part("fc", f"mean with a linear one, {size}"))
+            parts.append(Part("fc", f"mean with linear, {size}"))
         elif isinstance(module, BlockoutLinear):
             size = f"{module.in_features} → {module.out_features}"
             parts.append(Part("blockout", f"{title}, Blockout, {size}"))

@@ -17,10 +17,10 @@ from blockout.show.page.drawing import nodes_called, thinned
 from blockout.show.page.section import Figure, Section, bdi, html, part
 
 LEAD = """P is the chance that a node belongs to a branch; every node has one P per branch. Training
-starts with P near one half: nothing is decided. Where the colours part towards 0 and 1, nodes have
-settled in some branches and left the others. Guided training moves P towards few branches and fixes
-it at 0 or 1 on a schedule; what it learns is which branches. Move the slider to see the
-distribution at other times."""
+starts with equal P: nothing is decided. Where the colours part towards 0 and 1, nodes have settled
+in some branches and left the others. Guided training moves P towards few branches on a schedule;
+what it learns is which branches. Nodes may go on being drawn in these: their P then stay between 0
+and 1, and become 1 with the last step. Move the slider to see the distribution at other times."""
 MOST_SLIDES = 100
 COLOURS = [[0.0, "rgba(230,159,0,0.12)"], [0.5, "rgba(230,159,0,0.75)"], [1.0, "rgba(213,94,0,1)"]]
 TICKS = (-2, 0, 2)
@@ -157,6 +157,13 @@ def _rounded(shares: np.ndarray) -> list[float]:
 def _in_words(name: str, seen: Distributions, run: Run) -> str:
     what = outcome(seen.histograms[0], seen.histograms[-1])
     low, high = ends(seen.histograms[-1])
+    chance = run.config.guidance.draw_on
+    if run.result is None and run.config.guided and chance is not None and chance < 1:
+        return (
+            f"At step {seen.steps[-1]:,}, {low:.0%} of the P of {name} are below {END:g}. Hidden "
+            f"nodes are drawn in the branches they keep with a chance of {chance:g} until the last "
+            "step, which makes them certain."
+        )
     text = (
         f"{name} {what.value}: {what.meaning}. At step {seen.steps[-1]:,}, {low:.0%} of its P are "
         f"below {END:g} and {high:.0%} above {1 - END:g}; the median is "

@@ -25,7 +25,8 @@ CURVE = np.linspace(0, 1, 13)
 LEAD = """The network from left to right. Every node keeps the branches to which it belongs with P
 of at least 0.5. A box holds the nodes that belong to exactly the same branches; its height is their
 number, its stripes have the colours of the branches. A band connects two boxes that share a branch:
-without a band there is no connection."""
+without a band there is no connection. A linear classifier that stands beside these layers is not
+shown."""
 NOTE = """Bands have the colour of the first branch that their boxes share. Grey bands come from or
 lead to rare combinations of branches, merged into “others”: much grey means that the branches are
 not clearly separated."""

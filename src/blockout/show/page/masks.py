@@ -20,10 +20,10 @@ draws masks made of blocks, one per branch, and learns which nodes belong to whi
 EXAMPLES_NOTE = f"""One draw of each method, for {NODES} nodes; rows and columns are sorted so that
 nodes of the same branches stand together. Dropout leaves one block, Blockout with {CLUSTERS}
 branches a block per branch, DropConnect none at all."""
-LEARNED_NOTE = """The mask of the trained network, P_j P_(j-1)ᵀ / k, is the mean of the masks
-that training draws: per cent of the branches that an output node and an input node share. Rows
-and columns are sorted by branches: the clearer the blocks, the further the network has divided
-itself."""
+LEARNED_NOTE = """The mask of the trained network, P_j P_(j-1)ᵀ / k: per cent of the branches
+that an output node and an input node share. By the paper's rule it is the mean of the masks that
+training draws. Rows and columns are sorted by branches: the clearer the blocks, the further the
+network has divided itself."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

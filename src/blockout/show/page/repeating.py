@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from blockout.data import DataConfig
 from blockout.runs import Run, TrainConfig
 
 NOT_REPEATED = ("run", "restart", "cache", "workers")

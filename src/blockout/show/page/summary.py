@@ -26,7 +26,7 @@ LEAD_WITHOUT = """An image classifier, trained without Blockout: how good it is,
 wrong."""
 WORDS = (
     ("Blockout", """trains a network that divides itself into branches: parts that specialise in
-some of the classes. Two nodes are connected only if they share a branch."""),
+some of the classes. Two nodes of its layers are connected only if they share a branch."""),
     ("branch", "what the paper, the documentation and the commands call a cluster."),
     ("node", "one of the numbers that a layer computes. Every class is a node too, the last one."),
     ("P", """the chance that a node belongs to a branch; training learns it. 0 is never, 1 is
@@ -40,6 +40,7 @@ thresholds."""),
 )  # fmt: skip
 GUIDED = " Training was guided: towards few branches per node, with {alike} in the same ones."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
+BESIDE = "; beside them a linear classifier, and the answer is the mean of both"
 DRAWN = "Blockout, which draws new branches in every step"
 FIXED = " P was not learned: it stayed at one half, so no branches are left in the end."
 ONE_BRANCH = """each node has the same P for all {} branches, so they are one and the same; the size
@@ -135,7 +136,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
         tiles.append((_per_cent(run.structure.total.left), "of the connections left"))
         if small := _measured(run):
             times = small.dense_milliseconds / small.compact_milliseconds
-            if times >= FASTER:
+            if times >= FASTER and small.share < 1:
                 tiles.append((f"{times:.1f} ×", "as fast above the trunk, once compact"))
     return tiles
 
@@ -170,6 +171,8 @@ def _trained(run: Run) -> Markup:
         text += f": two layers of {run.config.model.nodes:,} nodes"
     if run.method == "blockout":
         text += f" in {run.config.model.clusters} branches (clusters)"
+    if run.config.model.with_linear:
+        text += BESIDE
     text += f". {_length(run)}, seed {run.seed}."
     if run.method != "blockout":
         return text
@@ -201,7 +204,12 @@ def _accuracy(run: Run) -> Markup:
         of = f" {count:,}" if count else ""
         sure = f" (give or take {margin(test.accuracy, count):.1f} points)" if count else ""
         correct = f"{test.accuracy:.2f} % of the{of} test images are correct{sure}"
-        return html("<b>Accuracy</b>: {}{}. {}", correct, top, _beside(run.result, classes))
+        return html(
+            "<b>Accuracy</b>: {}{}. {}",
+            correct,
+            top,
+            _beside(run.result, classes, bool(run.config.model.with_linear)),
+        )
     if not run.epochs:
         return Markup("No epoch is finished yet, so there is no accuracy to show.")
     last, test = run.epochs[-1], run.test_accuracy
@@ -210,16 +218,16 @@ def _accuracy(run: Run) -> Markup:
     return html("<b>Accuracy so far</b>, after epoch {}: {}.", last.epoch, so_far)
 
 
-def _beside(result: Result, classes: int) -> str:
+def _beside(result: Result, classes: int, with_linear: bool) -> str:
     """What the accuracy stands beside: a simpler method on the same features, and guessing."""
     told = []
     if result.linear is not None:
         ahead = result.test.accuracy - result.linear.accuracy
         than = f"{abs(ahead):.1f} points {'less' if ahead >= 0 else 'more'}"
+        which = "The linear classifier beside the layers, alone," if with_linear else ""
         features = "the same features" if result.tuning is None else "features before fine-tuning"
-        told.append(
-            f"A linear classifier on {features} gets {result.linear.accuracy:.2f} % ({than})"
-        )
+        which = which or f"A linear classifier on {features}"
+        told.append(f"{which} gets {result.linear.accuracy:.2f} % ({than})")
     if (chance := guessing(result, classes)) is not None:
         told.append(f"{'guessing' if told else 'Guessing'} gets {chance:.1f} %")
     return " ".join([*([f"{', '.join(told)}."] if told else []), *_tuned(result)])
