@@ -281,6 +281,13 @@ def test_what_is_drawn_becomes_certain_and_inference_stays(p):
     assert Structure.from_model(net).total == structure.total
 
 
+def test_the_fewer_classes_a_frozen_trunk_has_the_more_noise():
+    found = [Guidance().resolved(frozen=True, classes=n).draw_on for n in (2, 30, 50, 80, 1000)]
+    assert found == [0.3, 0.3, 0.4, 0.5, 0.5]
+    assert Guidance().resolved(frozen=False, classes=2).draw_on == 1
+    assert Guidance(draw_on=0.7).resolved(frozen=True, classes=2).draw_on == 0.7
+
+
 def test_memberships_of_several_probabilities_are_not_made_certain():
     net = make_net()
     for m in memberships_of(net).values():
