@@ -172,5 +172,6 @@ def _features(
         parts=parts,
         plan=Plan("" if config.finetunes else introduction(*seen)),
     )
-    on_first_process(processes, lambda: compute(say=partial(print, flush=True)))
-    return compute(say=lambda text: None)
+    found: list[ImageData] = []
+    on_first_process(processes, lambda: found.append(compute(say=partial(print, flush=True))))
+    return found[0] if found else compute(say=lambda text: None)

@@ -15,7 +15,7 @@ from blockout.runs.documents import NetworkTimes, WholeNetwork
 
 BATCHES = (1, 8)
 """Images at a time: as an app asks, and as a server does."""
-ROUNDS, SECONDS = (3, 31), 0.5
+ROUNDS, SECONDS = (3, 31), 0.25
 """Turns per batch size and kind of trunk: the least and the most, and no more after this time."""
 
 
