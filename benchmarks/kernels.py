@@ -15,7 +15,7 @@ whole training run), and memory.
 
 Rows of `bfloat16` do the same under autocast, as `--precision bf16-mixed` has it, and with weights
 and inputs in bfloat16; the plain layer is in the same precision. Rows of `convolutions` are 1x1
-convolutions beside `nn.Conv2d` and Dropout: `as_linear` computes them as a product over all places.
+convolutions beside `nn.Conv2d` and Dropout.
 
 `megabytes` is what a step at d = 4096, batch 128 adds to the memory of a process that has its
 parameters and inputs and has made a small step: the largest resident size during forward and
@@ -51,7 +51,7 @@ from blockout import (
     to_branches,
     to_dense,
 )
-from blockout.kernels import choice, native
+from blockout.kernels import native
 from blockout.layers import memberships_of
 from blockout.masking import Assignments
 from blockout.models import Head, ModelConfig, build_model
@@ -100,9 +100,14 @@ HALF: list[tuple[int, int, P]] = [
 CONVOLUTIONS: list[tuple[int, int, int, P]] = [
     (64, 28, 128, 0.5),
     (256, 14, 64, 0.5),
+    (512, 1, 128, 0.5),
+    (512, 4, 8, 0.5),
     (512, 7, 8, 0.5),
     (512, 7, 32, 0.5),
     (512, 7, 32, "settled"),
+    (1024, 1, 128, 0.5),
+    (1024, 7, 8, 0.5),
+    (1024, 7, 8, "settled"),
     (1024, 7, 32, 0.5),
     (1024, 7, 32, "settled"),
     (1024, 7, 128, "settled"),
@@ -245,14 +250,6 @@ def convolution_row(case: tuple[int, int, int, P], last: bool, seconds: float) -
     at = [probabilities(channels, k, p) for _ in "12"]
     learns = [nn.Parameter(one.clone()) for one in at]
     everything = [x, weight, *plain.parameters(), *learns]
-    is_native = kernels.compiled()[0]
-
-    def as_linear() -> Tensor:
-        rows = x.permute(0, 2, 3, 1).reshape(-1, channels)
-        c_out, c_in = drawn(at, learns)
-        y = choice._fast(rows, weight.flatten(1), c_out, c_in, plain.bias, is_native)
-        y = y.view(n, side, side, channels).permute(0, 3, 1, 2)
-        return y.contiguous(memory_format=layout)
 
     def step(forward: Callable[[], Tensor]) -> Callable[[], None]:
         def both() -> None:
@@ -262,18 +259,19 @@ def convolution_row(case: tuple[int, int, int, P], last: bool, seconds: float) -
 
         return both
 
+    def masked(convolution: Callable[..., Tensor]) -> Callable[[], Tensor]:
+        return lambda: convolution(x, weight, *drawn(at, learns), bias=plain.bias)
+
     ways = {
         "plain": step(lambda: F.dropout(plain(x), 0.5)),
-        "reference": step(
-            lambda: masking.masked_conv2d(x, weight, *drawn(at, learns), bias=plain.bias)
-        ),
-        "as_linear": step(as_linear),
+        "reference": step(masked(masking.masked_conv2d)),
+        "kernels": step(masked(kernels.masked_conv2d)),
     }
     times = in_turns(ways, seconds)
-    (reference, _), (linear, spread) = (ratio(times, name, "plain") for name in list(ways)[1:])
+    (reference, _), (used, spread) = (ratio(times, name, "plain") for name in list(ways)[1:])
     return {
         "channels": channels, "side": side, "batch": n, "k": k, "p": p, "channels_last": last,
-        "reference": reference, "as_linear": linear, "spread": spread,
+        "reference": reference, "ratio": used, "spread": spread,
         "plain_milliseconds": round(1000 * statistics.median(times["plain"]), 2),
         "turns": len(times["plain"]),
     }  # fmt: skip

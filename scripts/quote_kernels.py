@@ -20,6 +20,12 @@ takes {time:.2f} of the time of one in float32.
 | precision | d | k, p | written out in torch | torch alone | compiled where it pays |
 |---|---|---|---|---|---|
 """
+CONVOLUTIONS = """
+1×1 convolutions of as many channels as they read, k = 6, beside `nn.Conv2d` with Dropout:
+
+| channels | places | batch | p | layout | written out in torch | here |
+|---|---|---|---|---|---|---|
+"""
 BELOW = """
 A training step of the small CIFAR-100 network takes {cifar} times that with Dropout; of a head of
 2048 nodes on features {drawn} times with memberships that are drawn, {given} with settled ones; all
@@ -75,6 +81,18 @@ def in_half(record: Mapping[str, Any]) -> str:
     return HALF.format(time=record["rates"]["bfloat16_time"]) + "".join(lines)
 
 
+def convolutions(record: Mapping[str, Any]) -> str:
+    """Those that may be computed as linear layers."""
+    lines = [
+        f"| {row['channels']} | {row['side']} × {row['side']} | {row['batch']} | {row['p']} | "
+        f"{'channels last' if row['channels_last'] else 'contiguous'} | {row['reference']:.2f}× | "
+        f"{row['ratio']:.2f}× ± {row['spread']:.2f} |\n"
+        for row in record["convolutions"]
+        if row["channels"] >= 512
+    ]
+    return CONVOLUTIONS + "".join(lines)
+
+
 def in_readme(record: Mapping[str, Any], text: str) -> str:
     """The README with its row about layers."""
     rows = {(row["d"], row["k"], row["p"]): row for row in record["layers"][:7]}
@@ -94,7 +112,8 @@ def main() -> None:
     before, begin, rest = docs.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     assert begin and end, f"docs/library.md has no place for the table, from {BEGIN!r} to {END!r}"
-    docs.write_text(before + BEGIN + table(record) + below(record) + in_half(record) + END + after)
+    written = table(record) + below(record) + in_half(record) + convolutions(record)
+    docs.write_text(before + BEGIN + written + END + after)
     readme.write_text(in_readme(record, readme.read_text()))
 
 

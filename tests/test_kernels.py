@@ -2,6 +2,7 @@
 
 import gc
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -89,6 +90,66 @@ def test_values_and_all_gradients_are_those_of_the_reference(
         if one.numel():
             scale = max(float(one.abs().max()), float(terms.max()) / 10)  # summands may cancel
             assert float((one - other).abs().max()) <= TOLERANCE[dtype] * scale
+
+
+@given(
+    few, few, clusters, shares, kinds, kinds, st.integers(0, 4), st.sampled_from([1, (2, 1), 3]),
+    st.booleans(), dtypes, few,
+)  # fmt: skip
+@example(40, 40, 6, 0.1, "eq9", "eq9", 4, 1, True, torch.float64, 0)  # sparse, channels last
+@example(40, 40, 2, 0.0, "eq9", "eq9", 3, 1, False, torch.float64, 1)  # every node is dead
+@example(40, 40, 6, 1.0, "eq9", "fixed", 3, 2, True, torch.float32, 2)  # a plain convolution
+@example(40, 33, 6, 0.2, "eq9", "eq9", 0, 1, False, torch.float32, 3)  # no image in the batch
+def test_1x1_convolutions_are_those_of_the_reference(
+    nodes_out, nodes_in, k, p, kind_out, kind_in, n, stride, last, dtype, seed
+):
+    torch.manual_seed(seed)
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = torch.randn(n, nodes_in, 5, 4, dtype=dtype).to(memory_format=layout).requires_grad_()
+    weight = torch.randn(nodes_out, nodes_in, 1, 1, dtype=dtype, requires_grad=True)
+    bias = torch.randn(nodes_out, dtype=dtype, requires_grad=True)
+    c_out, learns_out = memberships(kind_out, nodes_out, k, p, dtype)
+    c_in, learns_in = memberships(kind_in, nodes_in, k, p, dtype)
+    learns = [one for one in (learns_out, learns_in) if one is not None]
+    arguments = x, weight, bias, (c_out, c_in), learns
+    expected, summands, got = (
+        results(partial(of_masks, stride=stride), *arguments, of=of)
+        for of_masks, of in (
+            (masking.masked_conv2d, Tensor.clone),
+            (masking.masked_conv2d, torch.abs),
+            (kernels.masked_conv2d, Tensor.clone),
+        )
+    )
+    for one, terms, other in zip(expected, summands, got, strict=True):
+        assert other.shape == one.shape and other.dtype == one.dtype
+        if one.numel():
+            scale = max(float(one.abs().max()), float(terms.max()) / 10)  # summands may cancel
+            assert float((one - other).abs().max()) <= TOLERANCE[dtype] * scale
+    if n > 1 and min(nodes_out, nodes_in) > 1:
+        assert got[0].stride() == expected[0].stride()
+
+
+@pytest.mark.parametrize(("side", "p", "changes", "as_linear"), [
+    (1, 1.0, {}, True),
+    (4, 0.5, {}, True),
+    (40, 0.5, {}, False),
+    (40, 0.1, {}, True),
+    (40, 0.1, {"stride": 2, "padding": "valid"}, True),
+    (4, 0.5, {"padding": (0, 0)}, True),
+    (4, 0.5, {"padding": 1}, False),
+    (4, 0.5, {"stride": (1,)}, False),
+])  # fmt: skip
+def test_1x1_convolutions_with_few_places_or_few_connections_are_linear_layers(
+    request, monkeypatch, side, p, changes, as_linear
+):
+    calls, fast = [], choice._fast
+    monkeypatch.setattr(choice, "_fast", lambda *a, **b: calls.append(a) or fast(*a, **b))
+    torch.manual_seed(0)
+    sides = [memberships("eq9", nodes, 6, p, torch.float32)[0] for nodes in (40, 30)]
+    x, weight = torch.randn(1, 30, side, side), torch.randn(40, 30, 1, 1, requires_grad=True)
+    y = kernels.masked_conv2d(x, weight, *sides, **changes)
+    torch.testing.assert_close(y, masking.masked_conv2d(x, weight, *sides, **changes))
+    assert bool(calls) == (as_linear and "native" in request.node.callspec.id)
 
 
 @given(few, few, st.integers(1, 8), st.floats(0, 0.4), st.integers(0, 99))
@@ -245,10 +306,26 @@ def test_another_default_device_changes_nothing(layer):
     assert layer.weight.grad.device.type == "cpu"
 
 
-def test_memberships_of_another_size_are_refused_as_by_the_reference():
-    weight, c = torch.randn(6, 8), torch.ones(8, 2)
-    with pytest.raises(RuntimeError, match="size"):
-        kernels.masked_linear(torch.randn(3, 8), weight.requires_grad_(), torch.ones(12, 2), c)
+@pytest.mark.parametrize("what", [
+    {"x": torch.randn(3, 7)}, {"x": torch.randn(7)}, {"c_out": torch.ones(12, 2)},
+    {"c_out": torch.ones(5, 2)}, {"c_in": torch.ones(3, 2)}, {"c_in": torch.ones(9, 2)},
+    {"c_in": torch.ones(8, 3)}, {"bias": torch.zeros(5)},
+])  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused_as_by_the_reference(what):
+    fitting = {"x": torch.randn(3, 8), "c_out": torch.ones(6, 2), "c_in": torch.ones(8, 2)}
+    given = fitting | {"weight": torch.randn(6, 8).requires_grad_(), "bias": None} | what
+    with pytest.raises(RuntimeError) as expected:
+        masking.masked_linear(**given)
+    with pytest.raises(RuntimeError) as got:
+        kernels.masked_linear(**given)
+    assert str(got.value) == str(expected.value)
+    given |= {"weight": given["weight"][:, :, None, None]}
+    given |= {"x": given["x"][:, :, None, None]} if given["x"].dim() == 2 else {}
+    with pytest.raises(RuntimeError) as expected:
+        masking.masked_conv2d(**given)
+    with pytest.raises(RuntimeError) as got:
+        kernels.masked_conv2d(**given)
+    assert str(got.value) == str(expected.value)
 
 
 def test_transforms_of_functions_use_the_reference():

@@ -20,6 +20,11 @@ NATIVE_HALF = 128
 bfloat16 values in float32."""
 DENSE_HALF = 512
 """In larger batches a mask costs less than cutting fast products into tiles, if all is computed."""
+FEW_PLACES = 512
+"""With more places in a batch of images, the mask of a 1x1 convolution costs little beside torch's
+products, which are faster for images than compiled ones."""
+SPARSE_PLACES = 0.25
+"""Even then, leaving out the others pays below this share of pairs that share a cluster."""
 C = Assignments | Float[Tensor, "nodes clusters"]
 
 
@@ -35,8 +40,8 @@ def masked_linear(
         return F.linear(x, expected, bias)
     least = min(FEWEST_WEIGHTS, native.FEWEST_WEIGHTS)
     ordinary = weight.numel() >= least and _is_ordinary(x, weight, c_out, c_in, bias)
-    if ordinary and _fits(x, weight, bias):
-        is_native = native.can_multiply(x, weight) and not _is_faster_in_torch(x, weight)
+    if ordinary and _fits(x, weight, bias) and _agree(x.shape[-1], weight, c_out, c_in, bias):
+        is_native = _is_faster_compiled(x, weight)
         if is_native or _has_tiles(x, weight):
             return _fast(x, weight, c_out, c_in, bias, is_native)
     return masking.masked_linear(x, weight, c_out, c_in, bias)
@@ -52,11 +57,52 @@ def masked_conv2d(
     padding: int | tuple[int, ...] | str = 0,
     dilation: int | tuple[int, ...] = 1,
 ) -> Float[Tensor, "*batch nodes_out h2 w2"]:
-    """As ``masking.masked_conv2d``. In training its mask costs little beside its products, which
-    are as many as there are places in the images."""
+    """As ``masking.masked_conv2d``. Large 1x1 convolutions are linear layers over all places, where
+    that is faster; beside other products, as many as there are places, a mask costs little."""
     if (expected := _expected_weight(x, weight, c_out, c_in)) is not None:
         return F.conv2d(x, expected, bias, stride, padding, dilation)
+    if _is_linear(x, weight, stride, padding) and _is_ordinary(x, weight, c_out, c_in, bias):
+        of_nodes = weight.flatten(1)
+        if _fits(x, weight, bias) and _agree(x.shape[1], of_nodes, c_out, c_in, bias):
+            down, across = (stride, stride) if isinstance(stride, int) else stride
+            read = x[:, :, ::down, ::across]
+            if _pays_over_places(read.movedim(1, -1), of_nodes, c_out, c_in):
+                y = _fast(read.movedim(1, -1), of_nodes, c_out, c_in, bias, is_native=True)
+                return _laid_out_as(x, y.movedim(-1, 1))
     return masking.masked_conv2d(x, weight, c_out, c_in, bias, stride, padding, dilation)
+
+
+def _is_linear(
+    x: Tensor,
+    weight: Tensor,
+    stride: int | tuple[int, ...],
+    padding: int | tuple[int, ...] | str,
+) -> bool:
+    """Whether this is a convolution of single places, and large."""
+    if weight.numel() < native.FEWEST_WEIGHTS or weight.dim() != 4 or x.dim() != 4:
+        return False
+    steps = (stride, stride) if isinstance(stride, int) else stride
+    whole = len(steps) == 2 and min(steps) > 0
+    return whole and weight.shape[2:] == (1, 1) and padding in (0, (0, 0), "valid")
+
+
+def _pays_over_places(places: Tensor, weight: Tensor, c_out: C, c_in: C) -> bool:
+    """Whether a linear layer over all places is faster than a convolution."""
+    if not _is_faster_compiled(places, weight):
+        return False
+    if places.numel() <= FEW_PLACES * places.shape[-1]:
+        return True
+    if not (_learns_where_drawn(c_out) and _learns_where_drawn(c_in)):
+        return False
+    bits_out, bits_in = (_parts(c)[0].detach().float() for c in (c_out, c_in))
+    pairs = int((bits_out @ bits_in.T).count_nonzero())
+    return pairs <= SPARSE_PLACES * len(bits_out) * len(bits_in)
+
+
+def _laid_out_as(x: Tensor, y: Tensor) -> Tensor:
+    """In memory, channels lie last or not as in x."""
+    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return y if last else y.contiguous()
 
 
 def _expected_weight(x: Tensor, weight: Tensor, c_out: C, c_in: C) -> Tensor | None:
@@ -68,6 +114,10 @@ def _expected_weight(x: Tensor, weight: Tensor, c_out: C, c_in: C) -> Tensor | N
     if isinstance(c_out, Assignments) or isinstance(c_in, Assignments):
         return None
     return kept_weight(weight, c_out, c_in) if _is_ordinary(x, weight, c_out, c_in) else None
+
+
+def _is_faster_compiled(x: Tensor, weight: Tensor) -> bool:
+    return native.can_multiply(x, weight) and not _is_faster_in_torch(x, weight)
 
 
 def _is_faster_in_torch(x: Tensor, weight: Tensor) -> bool:
@@ -131,8 +181,6 @@ def _is_ordinary(x: Tensor, weight: Tensor, c_out: C, c_in: C, bias: Tensor | No
         return False
     if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:  # pyright: ignore
         return False
-    if len(_parts(c_out)[0]) != len(weight):
-        return False
     given = [x, weight, *_parts(c_out), *_parts(c_in), *(() if bias is None else (bias,))]
     return all(
         type(one) in (Tensor, torch.nn.Parameter)
@@ -140,6 +188,21 @@ def _is_ordinary(x: Tensor, weight: Tensor, c_out: C, c_in: C, bias: Tensor | No
         and one.layout == torch.strided
         and not one.is_nested
         for one in given
+    )
+
+
+def _agree(features: int, weight: Tensor, c_out: C, c_in: C, bias: Tensor | None) -> bool:
+    """Whether the sizes fit each other. If not, the reference says what is wrong."""
+    (bits_out, *of_out), (bits_in, *of_in) = _parts(c_out), _parts(c_in)
+    return (
+        features == weight.shape[1]
+        and bits_out.shape == (len(weight), bits_in.shape[-1])
+        and bits_in.dim() == 2
+        and len(bits_in) > 0
+        and features % len(bits_in) == 0
+        and all(one.shape == bits_out.shape for one in of_out)
+        and all(one.shape == bits_in.shape for one in of_in)
+        and (bias is None or bias.shape == (len(weight),))
     )
 
 
