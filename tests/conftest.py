@@ -14,6 +14,8 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell in the background: not for children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

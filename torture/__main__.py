@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -42,6 +43,8 @@ def main() -> int:
         print("torture: needs Linux 5.5 or newer, with seccomp user notification", file=sys.stderr)
         return 2
     began = time.monotonic()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     server.preload()
     with temporary_folder(in_memory()) as home:

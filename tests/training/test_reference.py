@@ -33,7 +33,8 @@ def with_labels_as_features(images):
 def test_a_linear_classifier_learns_features_that_are_linear():
     images = with_labels_as_features(make_images())
     config = TrainConfig(optimisation=OptimisationConfig(steps=60, batch_size=16, lr=0.5))
-    found = linear_reference(config, images, 60)
+    trunk = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 4))
+    found = linear_reference(config, images, 60, trunk)
     assert found is not None and found.accuracy == 100
     baseline = replace(config, model=ModelConfig(method="baseline"))
     assert linear_reference(baseline, images, 60) is None

@@ -28,7 +28,6 @@ LONGEST_WORD = 4096
 """Characters; as long as a path may be. Values are YAML, which takes hours for long nonsense."""
 LARGEST_CONFIG = 1 << 20
 """Bytes; one that names every flag has about a thousand."""
-YES_NO = ("true", "false", "yes", "no")
 TRAIN = """Trains an image classifier and writes everything to a run folder. Repeat the command to
 continue a run that was interrupted. Flags that take true or false can stand alone: --restart,
 --no-tensorboard. --soft means --hard false, --fixed means --learned false, --guided means
@@ -164,6 +163,8 @@ def _normalised(arguments: Sequence[str], switches: set[str]) -> list[str]:
 
     >>> _normalised(["--lr", "-1e-3", "--no-tensorboard", "--config", "a.yaml"], {"tensorboard"})
     ['--config=a.yaml', '--lr=-1e-3', '--tensorboard=false']
+    >>> _normalised(["--restart", "--ema", "0.9", "--restart", "maybe"], {"restart"})
+    ['--restart=true', '--ema=0.9', '--restart=maybe']
     """
     words, result = list(arguments), []
     while words:
@@ -177,7 +178,7 @@ def _normalised(arguments: Sequence[str], switches: set[str]) -> list[str]:
             name, equals, value = name[3:], "=", "false"
         elif not equals and name in ALONE and following.startswith("--"):
             equals, value = "=", ALONE[name]
-        elif not equals and name in switches and following.lower() not in YES_NO:
+        elif not equals and name in switches and following.startswith("--"):
             equals, value = "=", "true"
         elif not equals and name not in WITHOUT_VALUE and not following.startswith("--"):
             equals, value = "=", words.pop(0)

@@ -172,6 +172,10 @@ def _summarise(run: "Run") -> None:
         alone = "its linear classifier alone"
         which = alone if run.config.model.with_linear else f"a linear classifier on {features}"
         beside.insert(0, f"{which} {result.linear.accuracy:.2f} %")
+        if result.layers is not None:
+            beside.insert(1, f"its other layers alone {result.layers.accuracy:.2f} %")
+    elif result.layers is not None:
+        beside.insert(0, f"without its linear classifier {result.layers.accuracy:.2f} %")
     if beside:
         print(f"beside it: {', '.join(beside)}")
     if (tuning := result.tuning) is not None:

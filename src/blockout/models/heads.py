@@ -130,6 +130,12 @@ class Head(nn.Sequential):
             return said
         return (said + plain) / 2
 
+    def without_linear(self) -> nn.Module:
+        """The other layers alone: these very modules, in a sequence of their own."""
+        return nn.Sequential(
+            OrderedDict((name, one) for name, one in self.named_children() if name != LINEAR)
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         """Without ``led``: what belongs to one step is neither copied nor saved."""
         return {name: value for name, value in vars(self).items() if name != "led"}

@@ -174,6 +174,8 @@ class Result(msgspec.Struct, frozen=True):
     holdout: Scores | None = None
     linear: Scores | None = None
     """A linear classifier on the same features, on the test images."""
+    layers: Scores | None = None
+    """The other layers of a head that answers with the mean of them and a linear classifier."""
     tuning: Tuning | None = None
     """Only where the trunk was fine-tuned."""
     chance: Percent | None = None

@@ -218,21 +218,30 @@ class Recording:
             final["test"] = self._evaluate(self.data.test)
             if len(self.data.holdout):
                 final["holdout"] = self._evaluate(self.data.holdout)
-            if (linear := self._linear()) is not None:
-                final["linear"] = linear
+            final |= self._beside()
         on_first_process(self.processes, lambda: self._leave(weights, p, final))
 
-    def _linear(self) -> Evaluation | None:
-        """A linear classifier on the same features: the one beside the head, or one of its own."""
+    def _beside(self) -> dict[str, Evaluation]:
+        """The test with a linear classifier on the same features, and with the layers beside it.
+
+        The linear classifier is the one in the head, or one of its own.
+        """
         learned = self.engine.result
         if not isinstance(learned, ImageClassifier) or not isinstance(learned.head, Head):
-            return None
+            return {}
         if not learned.head.has_linear:
-            return linear_reference(self.config, self.data, self.steps)
-        if not (self.config.leads or self.config.model.freeze_trunk):
-            return None  # the other layers have changed its features
-        alone = ImageClassifier(learned.trunk, learned.head.get_submodule(LINEAR))
-        return evaluate(alone, self.data.test, processes=self.processes)
+            trunk = None if self.whole is None else self.whole.trunk
+            found = linear_reference(self.config, self.data, self.steps, trunk)
+            return {} if found is None else {"linear": found}
+        alone = {"layers": learned.head.without_linear()}
+        if self.config.leads or self.config.model.freeze_trunk:  # its features are its own
+            alone["linear"] = learned.head.get_submodule(LINEAR)
+        return {
+            name: evaluate(
+                ImageClassifier(learned.trunk, head), self.data.test, processes=self.processes
+            )
+            for name, head in alone.items()
+        }
 
     def _leave(
         self, weights: dict[str, Tensor], p: dict[str, Tensor], final: dict[str, Evaluation]

@@ -56,7 +56,7 @@ def test_a_finished_run_is_told(view):
     linear = view.result.linear.accuracy
     beside = "The linear classifier beside the layers, alone, gets"
     assert f"{beside} {linear:.2f} % (" in told
-    assert "), guessing gets 16.7 %." in told
+    assert "%, guessing gets 16.7 %." in told
     assert f"fall into {len(structure.class_groups)} group" in told
     first, second = (100 * cost.left for cost in structure.costs)
     assert f"{first:.0f} % of those of FC2 and {second:.0f} % of those of the classifier" in told
@@ -219,12 +219,13 @@ def test_the_accuracy_stands_beside_that_of_a_linear_classifier(view):
         linear = changed(view.result.test, accuracy=accuracy)
         told = plainly(summary.section([replace(view, result=changed(view.result, linear=linear))]))
         points = abs(view.result.test.accuracy - accuracy)
-        said = f"{accuracy:.2f} % ({points:.1f} points {than}), guessing"
+        alone = f"the layers without it get {view.result.layers.accuracy:.2f} %"
+        said = f"{accuracy:.2f} % ({points:.1f} points {than}), {alone}, guessing"
         assert f"beside the layers, alone, gets {said}" in told
 
 
 def test_guessing_is_what_the_terminal_says(view):
-    often = replace(view, result=changed(view.result, chance=40.0, linear=None))
+    often = replace(view, result=changed(view.result, chance=40.0, linear=None, layers=None))
     assert "Guessing gets 40.0 %." in plainly(summary.section([often]))
 
 

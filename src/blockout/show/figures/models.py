@@ -23,9 +23,10 @@ COLOURS = {
     "fc": PALETTE[1],
     "dropout": "#ffffff",
     "blockout": PALETTE[0],
+    "mean": style.FAINT,
     "softmax": style.FAINT,
 }
-WIDE, HIGH, GAP, BAR = 1.62, 0.2, 0.085, 0.125
+WIDE, HIGH, GAP, BAR, SIDE_GAP = 1.62, 0.2, 0.085, 0.125, 0.1
 
 
 class Part(NamedTuple):
@@ -35,6 +36,8 @@ class Part(NamedTuple):
     text: str
     share: float = 1.0
     """Of the full width: the channels of a block of the trunk."""
+    beside: str = ""
+    """What stands beside all parts since the pooling, and is averaged with them here."""
 
 
 @style.styled
@@ -63,7 +66,7 @@ def outline(model: ImageClassifier, image_size: int) -> list[Part]:
         title = "classifier" if name == "classifier" else name.upper()
         if name == LINEAR:
             size = f"{module.in_features} → {module.out_features}"
-            parts.append(Part("fc", f"mean with linear, {size}"))
+            parts.append(Part("mean", "mean of both", beside=f"linear, {size}"))
         elif isinstance(module, BlockoutLinear):
             size = f"{module.in_features} → {module.out_features}"
             parts.append(Part("blockout", f"{title}, Blockout, {size}"))
@@ -115,7 +118,7 @@ def _height(parts: list[Part]) -> float:
 
 def _stack(sheet: Sheet, x: float, y: float, parts: list[Part]) -> None:
     """From the bottom up; the trunk is a pile of thin bars, as wide as their channels."""
-    middle, before = x + WIDE / 2, ""
+    middle, before, pooled = x + WIDE / 2, "", y
     for part in parts:
         thin = part.kind == "trunk"
         if before and not (thin and before == "trunk"):
@@ -129,8 +132,23 @@ def _stack(sheet: Sheet, x: float, y: float, parts: list[Part]) -> None:
             sheet.words(middle, y + BAR / 2 - 0.01, part.text, fontsize=5.2)
         else:
             _labelled(sheet, x, y, part)
+        if part.kind == "pool":
+            pooled = y
+        if part.beside:
+            _side(sheet, x + WIDE, pooled, y, part.beside)
         y += BAR if thin else HIGH
         before = part.kind
+
+
+def _side(sheet: Sheet, x: float, pooled: float, mean: float, text: str) -> None:
+    """A layer right of the others, from the pooling to the mean."""
+    low, high, middle = pooled + HIGH + GAP, mean - GAP, x + SIDE_GAP + HIGH / 2
+    sheet.box(middle - HIGH / 2, low, HIGH, high - low, facecolor=COLOURS["fc"], linewidth=0.6)
+    sheet.words(middle, (low + high) / 2, text, fontsize=style.SMALL, color=style.INK, rotation=90)
+    look = {"arrowstyle": "-|>,head_width=1.2,head_length=2"}
+    up, left = "angle,angleA=0,angleB=90", "angle,angleA=90,angleB=0"
+    sheet.arrow((x, pooled + HIGH / 2), (middle, low), connectionstyle=up, **look)
+    sheet.arrow((middle, high), (x, mean + HIGH / 2), connectionstyle=left, **look)
 
 
 def _labelled(sheet: Sheet, x: float, y: float, part: Part) -> None:

@@ -228,6 +228,9 @@ def _beside(result: Result, classes: int, with_linear: bool) -> str:
         features = "the same features" if result.tuning is None else "features before fine-tuning"
         which = which or f"A linear classifier on {features}"
         told.append(f"{which} gets {result.linear.accuracy:.2f} % ({than})")
+    if result.layers is not None:
+        which = "the layers without it" if told else "The layers without their linear classifier"
+        told.append(f"{which} get {result.layers.accuracy:.2f} %")
     if (chance := guessing(result, classes)) is not None:
         told.append(f"{'guessing' if told else 'Guessing'} gets {chance:.1f} %")
     return " ".join([*([f"{', '.join(told)}."] if told else []), *_tuned(result)])
