@@ -439,6 +439,20 @@ def test_guided_memberships_settle_also_in_the_moving_average(tmp_path, images, 
         assert (found["P_2"].sum(1) >= 1).all()
 
 
+def test_the_guide_hears_the_holdout_after_every_epoch_and_what_it_does_is_said(
+    tmp_path, images, capsys, monkeypatch
+):
+    monkeypatch.setattr("blockout.guidance.cost.CHANCE", -100.0)  # any accuracy is a loss
+    grouped = dataclasses.replace(images, groups=(0, 1, 0, 1), group_names=("even", "odd"))
+    config = make_config(tmp_path, paper=False, affinity_from="groups", steps=40)
+    train(config, model=make_net(), data=grouped)  # narrows from step 6 to 18
+    said = [line for line in capsys.readouterr().out.splitlines() if "so from step" in line]
+    wide, _, _, narrow, *_ = metrics(tmp_path, "holdout_accuracy")
+    assert said[0].startswith("step 20: the guide narrows from step 6 to step 32 of 40")
+    assert f"narrowing cost {wide - narrow:.1f} points on the hold-out" in said[0]
+    assert "from step 20 on hidden nodes got up to 3 clusters on average" in said[0]
+
+
 def test_affinity_from_groups_follows_the_data_and_needs_them(tmp_path, images):
     grouped = dataclasses.replace(images, groups=(0, 1, 0, 1), group_names=("even", "odd"))
     config = make_config(tmp_path / "a", paper=False, affinity_from="groups", steps=60)

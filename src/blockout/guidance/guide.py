@@ -12,7 +12,9 @@ The paper's loss alone leaves the network nearly dense and its groups of classes
    zero stays zero, so cutting the network apart afterwards changes nothing. With the last step
    the others become one, and the weights take over their probabilities.
 
-If it cannot rely on what it sees, it leaves the network whole and says so.
+If it cannot rely on what it sees, it leaves the network whole and says so. If you tell it the
+accuracy on a hold-out now and then (``hear``), it asks what narrowing costs, and widens hidden
+layers where that is too much.
 """
 
 import math
@@ -28,6 +30,7 @@ from torch.utils.hooks import RemovableHandle
 
 from blockout.guidance.certain import make_certain
 from blockout.guidance.class_codes import balanced, fitting_codes
+from blockout.guidance.cost import Cost
 from blockout.guidance.node_codes import codes_of_nodes
 from blockout.guidance.pace import Pace
 from blockout.guidance.similarity import SimilarityOfClasses
@@ -43,6 +46,10 @@ TOLD_APART = 0.8
 """The network must tell this share of the classes apart: before, all of them look similar."""
 CHOOSING = 0.5
 """Codes may change in the first half of the narrowing."""
+WIDER = 1.5
+"""Factor of the budget where narrowing costs too much."""
+TOO_LATE = 0.85
+"""After this share of the training run, nodes could not learn to use more clusters."""
 NOISE = ((30, 0.3), (80, 0.5))
 """Numbers of classes and the ``draw_on`` that suits them on a frozen trunk."""
 
@@ -64,6 +71,9 @@ class Guidance:
     """When to stop waiting for reliable similarity; the network then stays whole."""
     narrowing: float = 0.3
     """How long memberships move to their codes."""
+    max_loss: float = 1.0
+    """Points of accuracy on the hold-out that narrowing may cost, beyond chance. Where it costs
+    more, hidden nodes get more clusters, if need be all; inf never asks."""
     draw_on: float | None = None
     """Probability of every membership at the start, and of those a hidden node keeps. Below 1 they
     are drawn to the last step, and that noise regularises; then they become certain, without a
@@ -82,6 +92,8 @@ class Guidance:
             raise ValueError(f"narrowing must lie between 0 and 1, got {self.narrowing:g}")
         if self.draw_on is not None and not 0 < self.draw_on <= 1:
             raise ValueError(f"draw_on must lie above 0 and up to 1, got {self.draw_on:g}")
+        if not self.max_loss >= 0:
+            raise ValueError(f"max_loss must be at least 0 points, got {self.max_loss:g}")
         for name, value in (("budget", self.budget), ("class_budget", self.class_budget)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number of clusters, got {value:g}")
@@ -170,6 +182,10 @@ class Guide:
         self.whole = False
         self.reliability = self.told_apart = 0.0
         self.codes: dict[Memberships, Tensor] = {}
+        self.budget, self.cost = self.guidance.budget, Cost(self.guidance.max_loss)
+        self.widened_at: int | None = None
+        self.widened_for = 0.0
+        self._origins: dict[Memberships, Tensor] = {}
         self.similarity = None if similarity is None else _given(similarity, self.classes)
         self.measured: SimilarityOfClasses | None = None
         self._predicted: Tensor | None = None
@@ -196,8 +212,14 @@ class Guide:
     @property
     def _end(self) -> int:
         """The step that settles."""
+        takes = max(round(self.guidance.narrowing * self.steps), 1)
+        return min(self._moves_from + takes, self.steps)
+
+    @property
+    def _moves_from(self) -> int:
+        """The step at which P began to move to the codes of now."""
         assert self.begun is not None
-        return min(self.begun + max(round(self.guidance.narrowing * self.steps), 1), self.steps)
+        return self.begun if self.widened_at is None else self.widened_at
 
     def close(self) -> None:
         """Stops reading predictions and scaling gradients; call it when training ends early."""
@@ -229,6 +251,24 @@ class Guide:
             self.close()
             make_certain(self.model)
 
+    @torch.no_grad()
+    def hear(self, accuracy: float, examples: int) -> None:
+        """Tells the guide the accuracy on a hold-out, as inference has it now.
+
+        Call it now and then, for example after each epoch. If narrowing has cost more than
+        ``Guidance.max_loss``, twice in a row, hidden nodes get more clusters.
+
+        Args:
+            accuracy: in per cent.
+            examples: size of the hold-out.
+        """
+        if self.begun is None:
+            self.cost.wide(accuracy)
+        elif not self.whole and self._share >= CHOOSING:
+            too_high = self.cost.is_too_high(accuracy, examples)
+            if too_high and self.done < TOO_LATE * self.steps:
+                self._widen()
+
     def summary(self) -> str:
         """What the guide has done so far, and why, in one sentence."""
         seen = (
@@ -251,6 +291,11 @@ class Guide:
                 f": {self.classes.nodes} classes in {len(used)} clusters of {int(used.min())} to "
                 f"{int(used.max())} classes"
             )
+        if self.widened_at is not None:
+            text += (
+                f"; narrowing cost {self.widened_for:.1f} points on the hold-out, so from step "
+                f"{self.widened_at} on hidden nodes got up to {self.budget:.3g} clusters on average"
+            )
         return f"{text}, {self._left():.0%} of the connections left"
 
     def state_dict(self) -> dict[str, Any]:
@@ -263,17 +308,29 @@ class Guide:
             "told_apart": self.told_apart,
             "codes": [self.codes.get(m) for m in self.sets],
             "likeness": None if self.measured is None else self.measured.state_dict(),
+            "cost": self.cost.state_dict(),
+            "budget": self.budget,
+            "widened_at": self.widened_at,
+            "widened_for": self.widened_for,
+            "origins": [self._origins.get(m) for m in self.sets],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Loads the state of a ``Guide`` of the same model, after the model's own state."""
+        state = self.state_dict() | state  # earlier versions saved less
         self.done, self.begun, self.whole = state["done"], state["begun"], state["whole"]
         self.reliability, self.told_apart = state["reliability"], state["told_apart"]
-        self.codes = {
-            m: code.to(m.logits.device)
-            for m, code in zip(self.sets, state["codes"], strict=True)
-            if code is not None
-        }
+        self.codes, self._origins = (
+            {
+                m: values.to(m.logits.device)
+                for m, values in zip(self.sets, state[name], strict=True)
+                if values is not None
+            }
+            for name in ("codes", "origins")
+        )
+        self.budget = state["budget"]
+        self.widened_at, self.widened_for = state["widened_at"], state["widened_for"]
+        self.cost.load_state_dict(state["cost"])
         if self.measured is not None:
             self.measured.load_state_dict(state["likeness"])
         if self.settled:
@@ -323,7 +380,7 @@ class Guide:
     @property
     def _looks(self) -> bool:
         g = self.guidance
-        if self.done < round(g.narrow_from * self.steps) or self.whole:
+        if self.done < round(g.narrow_from * self.steps) or self.whole or self.widened_at:
             return False
         choosing = self.begun is None or self._share < CHOOSING
         return choosing and self.done % max(self.steps // LOOKS, 1) == 0
@@ -350,8 +407,21 @@ class Guide:
             budget = max(self.guidance.class_budget, 1)
             near = self.codes.get(m)
             known[m] = fitting_codes(table, m.clusters, budget, near=near).to(m.logits)
-        chosen = codes_of_nodes(self.layers, known, self.guidance.budget)
+        chosen = codes_of_nodes(self.layers, known, self.budget)
         self.codes = {m: chosen[m].to(m.logits) for m in self.sets}
+
+    def _widen(self) -> None:
+        """Hidden nodes keep the clusters they have and get more; classes keep theirs."""
+        known = {m: code for m, code in self.codes.items() if m is self.classes}
+        most = max((m.clusters for m in self.sets if m is not self.classes), default=1)
+        if self.budget >= most:
+            return
+        self.budget = min(self.budget * WIDER, most)
+        self._origins = {m: self._wanted(m) for m in self.sets}
+        chosen = codes_of_nodes(self.layers, known, self.budget)
+        self.codes = {m: self.codes[m].maximum(chosen[m].to(m.logits)) for m in self.sets}
+        self.widened_at, self.widened_for = self.done, self.cost.points
+        self.cost.ask_again()
 
     def _start(self) -> None:
         """Gives all memberships one probability, and keeps the weights of inference."""
@@ -371,13 +441,15 @@ class Guide:
         if self.begun is None:
             return start
         kept = 1.0 if m is self.classes else p
+        start = self._origins.get(m, start)
         return start + self._share * (self.codes[m] * kept - start)
 
     @property
     def _share(self) -> float:
         """How far P has come on its way to the codes."""
-        assert self.begun is not None
-        return 1.0 if self.settled else (self.done - self.begun) / (self._end - self.begun)
+        if self.settled:
+            return 1.0
+        return (self.done - self._moves_from) / (self._end - self._moves_from)
 
     def _left(self) -> float:
         """Share of the connections of all layers that the codes leave."""

@@ -157,7 +157,9 @@ def _fitted(
             seconds += time.perf_counter() - began
             curve.steps.append(engine.done)
             curve.loss.append(sum(losses) / len(losses))
-            curve.test.append(_glance(engine.module, data))
+            curve.test.append(_glance(engine.module, data, data.test).accuracy)
+            if engine.guide is not None and len(data.holdout):
+                engine.guide.hear(*_glance(engine.module, data, data.holdout))
             accuracy, losses, hits, seen = 100 * hits / seen, [], 0, 0
             began = time.perf_counter()
         if engine.done == steps:
@@ -172,16 +174,24 @@ def _endless(config: TrainConfig, data: ImageData) -> Iterator[tuple[Tensor, Ten
         epoch += 1
 
 
+class Glance(NamedTuple):
+    """At some images of a split."""
+
+    accuracy: float
+    """In per cent."""
+    images: int
+
+
 @torch.no_grad()
-def _glance(module: nn.Module, data: ImageData) -> float:
-    """Accuracy on some test images, as inference would have it now; training goes on as before."""
-    train, test = data.train, data.test
-    assert isinstance(train, FeatureSplit) and isinstance(test, FeatureSplit)
-    _measure(module, train, MEASURED_ON // 4)
-    every = _every(test, LOOKED_AT)
+def _glance(module: nn.Module, data: ImageData, split: Split) -> Glance:
+    """Accuracy as inference would have it now; training goes on as before."""
+    assert isinstance(data.train, FeatureSplit) and isinstance(split, FeatureSplit)
+    _measure(module, data.train, MEASURED_ON // 4)
+    every = _every(split, LOOKED_AT)
+    labels = split.labels[::every]
     with eval_mode(module):
-        said = module(test.features[::every, 0]).argmax(1)
-    return 100 * float((said == test.labels[::every]).double().mean())
+        said = module(split.features[::every, 0]).argmax(1)
+    return Glance(100 * float((said == labels).double().mean()), len(labels))
 
 
 def _measure(module: nn.Module, train: FeatureSplit, images: int) -> None:

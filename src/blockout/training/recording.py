@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from blockout.data import ImageData, Split
 from blockout.data.features import FeatureSplit
-from blockout.guidance import GuideWarning
+from blockout.guidance import Guide, GuideWarning
 from blockout.layers import memberships_of
 from blockout.models import Head, ImageClassifier
 from blockout.models.config import is_pretrained, origin_of
@@ -201,6 +201,8 @@ class Recording:
         if "holdout" in tests and tests["holdout"].accuracy > tally.best_accuracy:
             tally.best_accuracy, tally.best_step = tests["holdout"].accuracy, done
             self._write_weights(files.BEST)
+        if "holdout" in tests and self.engine.guide is not None:
+            self._ask(self.engine.guide, tests["holdout"].accuracy)
         tally.loss_sum, tally.hits, tally.seen, tally.train_accuracy = 0.0, 0, 0, accuracy
         tally.seconds += time.perf_counter() - began
         self._write(entry)
@@ -211,6 +213,13 @@ class Recording:
         )
         self._warn()
         self._save()
+
+    def _ask(self, guide: Guide, accuracy: float) -> None:
+        """The guide learns what narrowing has cost so far."""
+        before = guide.widened_at
+        guide.hear(accuracy, len(self.data.holdout))
+        if guide.widened_at != before:
+            self.narrator.say(f"step {self.engine.done}: the guide {guide.summary()}")
 
     def _finish(self) -> None:
         weights, p, final = self._weights(), self._probabilities(), {}
