@@ -92,6 +92,31 @@ def test_streamed_and_decoded_data_agree_in_all_but_the_crops(
         assert torch.equal(ours.images_at(every), theirs.images_at(every))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_augmentation_training_sees_the_images_as_they_are(
+    image_folder: Folder, tmp_path: Path, stream: bool
+) -> None:
+    folder = image_folder({"a": 8, "b": 7}, "s", 40, 40)
+
+    def seen(augment: bool) -> list[torch.Tensor]:
+        """The training images in their own order, in two epochs."""
+        config = config_of(folder, tmp_path, stream=stream, image_size=32, augment=augment)
+        train, epochs = load(config).train, []
+        for epoch in range(2):
+            order = np.random.default_rng([0, epoch]).permutation(len(train))
+            x = torch.cat(
+                [x for x, _ in train.batches(4, train=True, epoch=epoch, drop_last=False)]
+            )
+            epochs.append(x[np.argsort(order)])
+        plain = torch.cat([x for x, _ in train.batches(4, train=False)])
+        return [*epochs, plain]
+
+    first, second, plain = seen(augment=False)
+    assert torch.equal(first, plain) and torch.equal(second, plain)
+    first, second, plain = seen(augment=True)
+    assert not torch.equal(first, plain) and not torch.equal(first, second)
+
+
 def test_sets_beyond_the_limit_of_memory_are_streamed(
     image_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,8 @@ def test_commands_that_resolve_alike_have_one_folder(part, values):
         ("optimisation", {"paper": False}),
         ("data", {"holdout": 0.2}),
         ("data", {"stream": True}),  # other crops
+        ("data", {"augment": False}),
+        ("optimisation", {"decay": "exponential"}),
         ("compute", {"precision": "bf16-mixed"}),
         ("compute", {"own_draws": True}),
     ],

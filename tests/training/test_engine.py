@@ -1,6 +1,7 @@
 """The engine: fits any module to batches, without a folder, Fabric, signals or a word."""
 
 import copy
+import itertools
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from blockout.layers import memberships_of
 from blockout.optimisation import parameter_groups
 from blockout.sampling import seed_draws
 from blockout.training import Diverged, Engine, Recipe, fit
-from blockout.training.engine import mixed_seed, one_cycle
+from blockout.training.engine import mixed_seed, rate_schedule
 from blockout.training.processes import Processes
 
 
@@ -96,9 +97,10 @@ def test_a_moving_average_ends_drawing_where_the_network_does():
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 9, 10, 40])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.2, 0.5, 0.99])
-def test_the_rate_rises_to_its_peak_and_falls_but_the_last_step_still_learns(steps, warmup):
+@pytest.mark.parametrize("decay", ["cosine", "exponential"])
+def test_the_rate_rises_to_its_peak_and_falls_but_the_last_step_still_learns(steps, warmup, decay):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule, rates = one_cycle(optimizer, steps, warmup), []
+    schedule, rates = rate_schedule(optimizer, steps, warmup, decay), []
     for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
@@ -116,12 +118,24 @@ def test_the_rate_rises_to_its_peak_and_falls_but_the_last_step_still_learns(ste
 @pytest.mark.parametrize(("steps", "warmup", "peak"), [(4, 0.0, 1), (10, 0.2, 2), (40, 0.5, 20)])
 def test_the_peak_comes_after_the_warmup(steps, warmup, peak):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule = one_cycle(optimizer, steps, warmup)
+    schedule = rate_schedule(optimizer, steps, warmup)
     for _ in range(peak):
         assert optimizer.param_groups[0]["lr"] < 1.99
         optimizer.step()
         schedule.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(2.0)
+
+
+def test_an_exponential_decay_takes_the_same_factor_in_every_step():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule, rates = rate_schedule(optimizer, 50, 0.2, "exponential"), []
+    for _ in range(50):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[10] == pytest.approx(2.0)
+    factors = [b / a for a, b in itertools.pairwise(rates[10:])]
+    assert factors == pytest.approx([1e-3 ** (1 / 40)] * 39)
 
 
 def take(engine: Engine, first: int, last: int) -> list[float]:
@@ -130,9 +144,9 @@ def take(engine: Engine, first: int, last: int) -> list[float]:
     return [engine.step(*batches[step % 4]).loss for step in range(first, last)]
 
 
-@pytest.mark.parametrize("stop", [1, 5, 11])
-def test_an_engine_continues_from_its_state_to_the_bit(tmp_path, stop):
-    recipe = Recipe(12, 0.1, membership_scale=30.0, ema=0.9, seed=3)
+@pytest.mark.parametrize(("stop", "decay"), [(1, "cosine"), (5, "exponential"), (11, "cosine")])
+def test_an_engine_continues_from_its_state_to_the_bit(tmp_path, stop, decay):
+    recipe = Recipe(12, 0.1, membership_scale=30.0, ema=0.9, seed=3, decay=decay)
 
     def engine() -> Engine:
         return Engine(make_module(), recipe, guide=lambda module: Guide(module, 12))

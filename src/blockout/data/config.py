@@ -57,6 +57,10 @@ class DataConfig:
     """Decode images during training instead of once into memory. Default: only if the decoded
     images would take more than 1 GiB."""
 
+    augment: bool = True
+    """Mirror training images and shift or crop them, differently in every epoch. A frozen trunk
+    sees `views` instead."""
+
     views: int = 4
     """Views of each training image that a frozen trunk sees, once: as in evaluation, mirrored, and
     other crops. The head then trains on what the trunk said. 0 sends images through the trunk in

@@ -335,6 +335,7 @@ def _assembled(
     def part(index: Index) -> Split:
         made = split(index, known.labels[index], mean, std)
         made.known = None if known.contents is None else known.contents[index]
+        made.augments = config.augment
         return made
 
     return ImageData(

@@ -58,6 +58,8 @@ class Split(ABC):
     """A digest of each image's file, where it has been read."""
     crop: float = 1.0
     """The centred square that evaluation sees, as a share of a picture's shorter side."""
+    augments: bool = True
+    """Whether training sees images mirrored, shifted or cropped, or as they are."""
     _mean: Channels
     _std: Channels
 
@@ -99,7 +101,8 @@ class Split(ABC):
 
         Args:
             batch_size: images per batch, over all processes.
-            train: shuffle and augment; otherwise in order and as they are.
+            train: shuffle, and augment if the split ``augments``; otherwise in order and as they
+                are.
             seed, epoch: decide order and augmentation.
             start: the first batch to yield; earlier ones are not computed.
             rank, world: this process takes part `rank` of the `world` consecutive parts of each
@@ -116,7 +119,7 @@ class Split(ABC):
         order = rng.permutation(len(self)) if train else np.arange(len(self))
         count = self.batch_count(batch_size, train=train, drop_last=drop_last)
         spans = [_part(b, batch_size, len(self), rank, world) for b in range(start, count)]
-        return self._read(order, spans, rng if train else None)
+        return self._read(order, spans, rng if train and self.augments else None)
 
     @abstractmethod
     def _read(

@@ -252,6 +252,8 @@ class TrainConfig:
             unused |= OF_FINETUNING
         if not self.model.freeze_trunk:
             unused.add("views")
+        elif self.data.views:
+            unused.add("augment")
         if self.model.trunk != SMALL_TRUNK:
             unused |= {"width", "early_downsampling"}
         chosen = {name: value for name, value in self.flat().items() if name not in unused}

@@ -33,7 +33,10 @@ class OptimisationConfig:
     membership_scale: float = MEMBERSHIP_SCALE
     """How many times faster than the weights the membership logits learn."""
     warmup: float = 0.2
-    """Share of the steps in which the rate rises to its peak; then it falls along a cosine."""
+    """Share of the steps in which the rate rises to its peak; then it falls."""
+    decay: Literal["cosine", "exponential"] = "cosine"
+    """How the rate falls: along a cosine to zero, or by the same factor in every step to a
+    thousandth of its peak."""
     label_smoothing: float = 0.0
     """Share of the target that is spread over all classes."""
     ema: float = 0.0

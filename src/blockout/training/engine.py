@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from blockout.dropconnect import DropConnectLinear
@@ -45,11 +45,14 @@ from blockout.training.processes import Processes
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+Decay = Literal["cosine", "exponential"]
+START, END = 1 / 25, 1e-3
+"""Of the peak: the learning rate of the first step, and of the last one of an exponential decay."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to learn: SGD with Nesterov momentum, along one cycle of the learning rate."""
+    """How to learn: SGD with Nesterov momentum, and a learning rate that rises and falls."""
 
     steps: int
     """Length of the training run."""
@@ -61,7 +64,9 @@ class Recipe:
     membership_scale: float = MEMBERSHIP_SCALE
     """How many times faster than the weights the membership logits learn."""
     warmup: float = 0.2
-    """Share of the steps in which the rate rises to its peak; then it falls to zero."""
+    """Share of the steps in which the rate rises to its peak; then it falls."""
+    decay: Decay = "cosine"
+    """Along a cosine to zero, or by the same factor in every step to a thousandth of the peak."""
     label_smoothing: float = 0.0
     accumulate: int = 1
     """Parts into which each batch is divided and computed one after another."""
@@ -150,7 +155,7 @@ class Engine:
             groups, momentum=recipe.momentum, nesterov=recipe.momentum > 0
         )
         self.optimizer.zero_grad()
-        self.schedule = one_cycle(self.optimizer, recipe.steps, recipe.warmup)
+        self.schedule = rate_schedule(self.optimizer, recipe.steps, recipe.warmup, recipe.decay)
         self._stepper = self.processes.wrap_optimizer(self.optimizer)
         self.guide = None if guide is None else guide(module)
         self._class_weights = (
@@ -411,19 +416,29 @@ def kept_random_state(processes: Processes) -> Iterator[None]:
         yield
 
 
-def one_cycle(optimizer: torch.optim.Optimizer, steps: int, warmup: float) -> OneCycleLR:
-    """Each group's rate rises along a cosine from 1/25 to what it is now, then falls to zero.
+def rate_schedule(
+    optimizer: torch.optim.Optimizer, steps: int, warmup: float, decay: Decay = "cosine"
+) -> LRScheduler:
+    """Each group's rate rises along a cosine from 1/25 to what it is now, then falls.
 
-    The rise takes at least one step, which also keeps ``OneCycleLR`` from dividing by zero. Zero
-    comes one step after the last, so the last step still learns.
+    The rise takes at least one step, which also keeps ``OneCycleLR`` from dividing by zero. Along a
+    cosine, zero comes one step after the last, so the last step still learns.
     """
     rise = max(warmup * steps, 1.0)
+    if decay == "exponential":
+
+        def share(step: int) -> float:
+            if step < rise:
+                return START + (1 - START) * (1 - math.cos(math.pi * step / rise)) / 2
+            return END ** ((step - rise) / max(steps - rise, 1.0))
+
+        return LambdaLR(optimizer, share)
     return OneCycleLR(
         optimizer,
         max_lr=[group["lr"] for group in optimizer.param_groups],
         total_steps=steps + 1,
         pct_start=(rise + 1) / (steps + 1),  # the peak comes at step pct_start * total_steps - 1
-        div_factor=25,
+        div_factor=1 / START,
         final_div_factor=math.inf,
         cycle_momentum=False,
     )

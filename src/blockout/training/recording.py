@@ -420,12 +420,12 @@ def described(config: TrainConfig) -> str:
     clusters += " and a linear classifier beside them" if m.with_linear else ""
     if config.leads:
         learns = f"{learns}, led by a linear classifier".removeprefix(", ")
-    seen = "mirrored and shifted"
+    seen = "as they are" if not d.augment else "mirrored and shifted"
     if config.finetunes:
         learns = f"its last {config.optimisation.finetune} stages tuned"
     if m.freeze_trunk and d.views:
         seen = f"{d.views} views of each, once"
-    elif d.stream:
+    elif d.stream and d.augment:
         seen = "mirrored and cropped"
     start = ", ".join(text for text in (origin_of(m.trunk), learns) if text)
     return (

@@ -51,6 +51,7 @@ def linear_reference(
         weight_decay=o.weight_decay,
         momentum=o.momentum,
         warmup=o.warmup,
+        decay=o.decay,
         label_smoothing=o.label_smoothing,
         class_weights=data.class_weights,
         seed=o.seed,
