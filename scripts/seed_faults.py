@@ -270,7 +270,7 @@ FAULTS = [
     Fault("what was drawn becomes certain, and the weights stay", "guidance/certain", "layer.weight.mul_(kept.get(side, 1.0))", "pass"),
     Fault("drawing goes on after the last step", "guidance/guide", "            make_certain(self.model)", "            pass"),
     Fault("an average draws on", "training/engine", "make_certain(self.averaged.module)", "pass"),
-    Fault("few classes stand no more noise than many", "guidance/guide", "fitting = fitting_probability(classes) if frozen else 1.0", "fitting = 0.5 if frozen else 1.0"),
+    Fault("few classes stand no more noise than many", "guidance/settings", "fitting = fitting_probability(classes) if frozen else 1.0", "fitting = 0.5 if frozen else 1.0"),
     Fault("what leads a trunk is saved", "training/recording", "for name, value in weights.items() if name in whole", "for name, value in weights.items()"),
     Fault("an older run gets a linear classifier in its middle", "runs/config", "beside = bool(before.model.with_linear) if m.with_linear is None else m.with_linear", "beside = m.with_linear"),
     Fault("the schedule is not continued", "training/engine", 'self.schedule.load_state_dict(state["schedule"])', "pass"),

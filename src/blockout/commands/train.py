@@ -154,29 +154,17 @@ def images_to_check(run: "Run") -> str:
 
 
 def _summarise(run: "Run") -> None:
-    """Where everything is, how good it is, and how its groups of classes compare with the truth."""
+    """How good it is, how its groups of classes compare with the truth, and where everything is."""
     from blockout.runs import folder as files
-    from blockout.show.verdict import guessing
 
-    result, folder = run.result, run.folder
+    result = run.result
     assert result is not None
     top = f" (first five: {result.test.top5:.2f} %)" if len(run.classes) > FIRST_FIVE else ""
     print(
         f"test accuracy {result.test.accuracy:.2f} %{top} after {result.steps} steps in "
         f"{result.seconds / 60:.1f} minutes"
     )
-    chance = guessing(result, len(run.classes))
-    beside = [] if chance is None else [f"guessing {chance:.1f} %"]
-    if result.linear is not None:
-        features = "the same features" if result.tuning is None else "features before fine-tuning"
-        alone = "its linear classifier alone"
-        which = alone if run.config.model.with_linear else f"a linear classifier on {features}"
-        beside.insert(0, f"{which} {result.linear.accuracy:.2f} %")
-        if result.layers is not None:
-            beside.insert(1, f"its other layers alone {result.layers.accuracy:.2f} %")
-    elif result.layers is not None:
-        beside.insert(0, f"without its linear classifier {result.layers.accuracy:.2f} %")
-    if beside:
+    if beside := _beside(run):
         print(f"beside it: {', '.join(beside)}")
     if (tuning := result.tuning) is not None:
         kept = "; fine-tuning did not help, so this is still it" if tuning.kept == "start" else ""
@@ -196,6 +184,32 @@ def _summarise(run: "Run") -> None:
                 f"two classes of one true group are more alike than two of different ones with "
                 f"probability {groups.auc:.2f} (chance 0.5), p = {groups.auc_p_value:.3g}"
             )
+    _say_where(run)
+
+
+def _beside(run: "Run") -> list[str]:
+    """Other accuracies to compare the result with, in words."""
+    from blockout.show.verdict import guessing
+
+    result, beside = run.result, []
+    assert result is not None
+    if result.linear is not None:
+        features = "the same features" if result.tuning is None else "features before fine-tuning"
+        alone = "its linear classifier alone"
+        which = alone if run.config.model.with_linear else f"a linear classifier on {features}"
+        beside.append(f"{which} {result.linear.accuracy:.2f} %")
+    if result.layers is not None:
+        layers = "its other layers alone" if beside else "without its linear classifier"
+        beside.append(f"{layers} {result.layers.accuracy:.2f} %")
+    chance = guessing(result, len(run.classes))
+    return beside if chance is None else [*beside, f"guessing {chance:.1f} %"]
+
+
+def _say_where(run: "Run") -> None:
+    """The files of a finished run, and what to do next."""
+    from blockout.runs import folder as files
+
+    folder = run.folder
     print(f"everything is in {folder}:")
     for names, what in (
         ((files.REPORT,), "all of it as a page to explore: open it in a browser"),
@@ -210,7 +224,8 @@ def _summarise(run: "Run") -> None:
     board = f"; tensorboard --logdir {folder}" if (folder / files.EVENTS).exists() else ""
     shown = f"; blockout structure {folder}" if (folder / files.MEMBERSHIPS).exists() else ""
     print(f"next: blockout evaluate {folder}; blockout predict {folder} IMAGE{shown}{board}")
-    if run.config.model.freeze_trunk and result.tuning is None:
+    tuned = run.result is not None and run.result.tuning is not None
+    if run.config.model.freeze_trunk and not tuned:
         print(
             "the same command with --finetune also trains the end of the trunk, which takes longer "
             "and may do better; the hold-out decides"
