@@ -3,6 +3,7 @@
     make bench                                    # about ten minutes; writes record, plot and docs
     python benchmarks/kernels.py --rows promised  # the rows that the docs quote, two minutes
     make bench ARGS="--rows full"                 # every size and kind of P, about twenty minutes
+    make bench ARGS="--rows convolutions"         # these anew in the record, one minute
 
 Each row times forward and backward of one layer of d by d in turns within one process: `nn.Linear`
 and Dropout, the reference in `masking`, `kernels` as they are used here (`ratio`), and without
@@ -27,6 +28,7 @@ Run it on an otherwise idle machine: it times, so it is no test.
 
 import argparse
 import itertools
+import json
 import re
 import statistics
 import subprocess
@@ -485,7 +487,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", choices=("promised", "short", "full"), default="short")
+    rows = ("promised", "short", "full", "convolutions")
+    parser.add_argument("--rows", choices=rows, default="short")
     parser.add_argument("--seconds", type=float, default=6.0, help="for each row")
     parser.add_argument("--out", type=Path, help="the record to write")
     parser.add_argument("--plot", type=Path, help="the picture to draw (needs matplotlib)")
@@ -493,8 +496,24 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.memory is not None:
         print(added_megabytes(chosen.memory))
+    elif chosen.rows == "convolutions":
+        measure_convolutions(chosen.seconds, chosen.out)
     else:
         measure(chosen.rows, chosen.seconds, chosen.out, chosen.plot)
+
+
+def measure_convolutions(seconds: float, out: Path | None) -> None:
+    """Only these; a record keeps its other rows, and says how and where these were made."""
+    rows = convolution_rows(seconds)
+    table(rows)
+    if out is not None:
+        made = {"convolutions": rows, "convolutions_made": as_json(environment())}
+        write_json(out, json.loads(out.read_text()) | made)
+
+
+def convolution_rows(seconds: float) -> list[Row]:
+    cases = itertools.product(CONVOLUTIONS, (False, True))
+    return [convolution_row(case, last, seconds / 3) for case, last in cases]
 
 
 def measure(which: str, seconds: float, out: Path | None, picture: Path | None) -> None:
@@ -513,9 +532,7 @@ def measure(which: str, seconds: float, out: Path | None, picture: Path | None) 
     found |= {"training": training_rows(seconds * 2) + whole_rows(), "memory": memory_rows()}
     precisions = "bf16-mixed", "bfloat16"
     found["bfloat16"] = [half_row(c, name, seconds / 3) for name in precisions for c in HALF]
-    found["convolutions"] = [
-        convolution_row(c, last, seconds / 3) for c in CONVOLUTIONS for last in (False, True)
-    ]
+    found["convolutions"] = convolution_rows(seconds)
     for name in ("inference", "training", "memory", "bfloat16", "convolutions"):
         table(found[name])
     if picture is not None:
