@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blockout.files import read_bytes, remove_litter, write_atomically, write_text
+from blockout.files import parsed_json, read_bytes, remove_litter, write_atomically, write_text
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
@@ -91,3 +91,10 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
     with pytest.raises(OSError, match="it is not a regular file"):
         write_text(tmp_path / "pipe", "text")
     assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_json_that_is_nested_too_deeply_is_damage_like_other():
+    assert parsed_json(b'{"a": [1]}') == {"a": [1]}
+    for text in ("[" * 200_000, "[" * 200_000 + "]" * 200_000, "{", ""):
+        with pytest.raises(ValueError, match=r"nested too deeply|Expecting"):
+            parsed_json(text)

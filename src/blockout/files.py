@@ -6,10 +6,12 @@ are kept that make the next start faster.
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 try:
     import fcntl
@@ -43,6 +45,14 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
     """All of a regular file; an OSError says why not."""
     require_regular(path, most)
     return path.read_bytes()
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """As ``json.loads``; a text that is nested too deeply is a ValueError like other damage."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -51,6 +51,16 @@ def test_features_come_back_as_they_were_added(tmp_path):
     assert keys(5)[0] not in FeatureStore(tmp_path, "other trunk", ABOUT)
 
 
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"way":' * 900 + "1" + "}" * 900, "[]", "{"])
+def test_a_damaged_note_about_features_is_written_anew(tmp_path, text):
+    store = FeatureStore(tmp_path, "entry", ABOUT)
+    (store.folder / "about.json").write_text(text)
+    assert store.way is None
+    store.way = "torch"
+    store.serves("pets")
+    assert store.about == {"way": "torch", "data": ["pets"]}
+
+
 def test_a_part_whose_shapes_do_not_fit_is_damaged_though_its_name_fits(tmp_path):
     store = FeatureStore(tmp_path, "entry", ABOUT)
     for tensors in ({"keys": np.zeros((2, 18), np.uint8)}, {"keys": np.zeros((3, 18), np.uint8),

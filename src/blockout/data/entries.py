@@ -1,7 +1,6 @@
 """What the cache holds, told in words, and how to delete it."""
 
 import contextlib
-import json
 import os
 import shutil
 from pathlib import Path
@@ -95,7 +94,7 @@ def _name(place: Path) -> str:
 
 
 def _features(place: Path) -> str:
-    about = json.loads(files.read_bytes(place / ABOUT))
+    about = files.parsed_json(files.read_bytes(place / ABOUT))
     contents, views = set(), 0
     for path in place.glob("*.safetensors"):
         files.require_regular(path)

@@ -69,9 +69,10 @@ class FeatureStore:
     @property
     def about(self) -> dict[str, Any]:
         """What was written about the first features; empty if it cannot be read."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             known = json.loads(files.read_bytes(self.folder / ABOUT))
-            return known if isinstance(known, dict) else {}
+            if isinstance(known, dict) and json.dumps(known, indent=2):  # it is written again
+                return known
         return {}
 
     @property

@@ -7,7 +7,6 @@ only the fingerprint and reads the cache of decoded images.
 import contextlib
 import difflib
 import hashlib
-import json
 import os
 import re
 import socket
@@ -22,7 +21,7 @@ from blockout.data.columns import table_of
 from blockout.data.config import DATA_DIR_VARIABLE, DataError
 from blockout.data.folders import SPLIT_NAMES, list_folder
 from blockout.data.tables import Table
-from blockout.files import write_atomically, write_text
+from blockout.files import parsed_json, write_atomically, write_text
 from blockout.limits import HUB
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def _require_equal_names(files: dict[str, list[Path]]) -> None:
     for file in (file for some in files.values() for file in some):
         try:
             metadata = read_schema(file).metadata or {}
-            features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+            features = parsed_json(metadata.get(b"huggingface", b"{}"))["info"]["features"]
         except (ArrowException, OSError, ValueError, KeyError, TypeError):
             continue  # no names; damage is reported when the rows are read
         names = {k: v["names"] for k, v in features.items() if "names" in v}

@@ -5,11 +5,12 @@ an export or a saved model may come from anybody, so only what is listed here re
 """
 
 import inspect
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from blockout import files
 
 IMAGE_MODELS = frozenset({
     "aimv2_vision_model", "beit", "bit", "chinese_clip_vision_model", "clip_vision_model",
@@ -68,9 +69,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file() or path.stat().st_size > LARGEST_FILE:
         raise ValueError(f"{path.name} is not a file of at most {LARGEST_FILE:,} bytes")
     try:
-        found = json.loads(path.read_bytes())
-    except RecursionError as error:
-        raise ValueError(f"{path.name} is nested too deeply") from error
+        found = files.parsed_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path.name} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path.name} holds no object")
     return found

@@ -3,7 +3,6 @@
 import copy
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ def _positions(model: nn.Module, names: list[str], input_size: Sequence[int]) ->
 def parts_of_document(text: str, source: str) -> dict[str, Any]:
     """The fields of a ``Structure`` from its JSON; ``source`` names it in error messages."""
     try:
-        document = json.loads(text)
+        document = files.parsed_json(text)
     except ValueError as error:
         raise ValueError(f"{source} is not JSON, or damaged: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
