@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -345,6 +346,8 @@ def built_wheel(folder: Path) -> Path:
 
 
 def main() -> int:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # tests of Ctrl-C inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     claims = Claims.read()
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
