@@ -138,6 +138,22 @@ def test_an_exponential_decay_takes_the_same_factor_in_every_step():
     assert factors == pytest.approx([1e-3 ** (1 / 40)] * 39)
 
 
+@pytest.mark.parametrize(("clip", "norm"), [(1e-3, 1e-3), (0.0, None), (1e3, None)])
+def test_a_step_goes_no_farther_than_the_clipped_gradient(clip, norm):
+    torch.manual_seed(0)
+    net = nn.Linear(12, 4)
+    x, y = torch.randn(16, 12), torch.arange(16) % 4
+    gradients = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+    whole = float(torch.cat([g.flatten() for g in gradients]).norm())
+    before = [p.detach().clone() for p in net.parameters()]
+    engine = Engine(net, Recipe(10, 0.5, clip=clip))
+    engine.step(x, y)
+    after = [p.detach() for p in net.parameters()]
+    moved = torch.cat([(p - q).flatten() for p, q in zip(after, before, strict=True)]).norm()
+    # The first step of Nesterov momentum 0.9 is 1.9 times the rate, which is a 25th of its peak.
+    assert float(moved) == pytest.approx(0.5 / 25 * 1.9 * (norm or whole), rel=1e-3)
+
+
 def take(engine: Engine, first: int, last: int) -> list[float]:
     engine.train()
     batches = make_batches()

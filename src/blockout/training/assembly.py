@@ -12,6 +12,10 @@ from blockout.runs.config import TrainConfig
 from blockout.training.engine import Engine, Recipe
 from blockout.training.processes import Processes
 
+FINETUNING_NORM = 1.0
+"""Largest gradient of a step in fine-tuning. Normalisations stay as they are there, so nothing else
+keeps a large step from destroying what the trunk knows."""
+
 
 def make_engine(
     config: TrainConfig, model: nn.Module, data: ImageData, processes: Processes
@@ -33,6 +37,7 @@ def recipe_of(config: TrainConfig, steps: int) -> Recipe:
     """How the engine learns: each of its settings has the name of a flag."""
     _require_averageable(config)
     chosen = {**vars(config.optimisation), **vars(config.compute), "lr": config.peak_rate}
+    chosen["clip"] = FINETUNING_NORM if config.finetunes else 0.0
     names = [field.name for field in fields(Recipe) if field.name != "steps"]
     return Recipe(steps, **{name: chosen[name] for name in names})
 

@@ -70,6 +70,8 @@ class Recipe:
     label_smoothing: float = 0.0
     accumulate: int = 1
     """Parts into which each batch is divided and computed one after another."""
+    clip: float = 0.0
+    """Largest norm of the gradient of a step, which is scaled down to it; 0 for any."""
     ema: float = 0.0
     """Decay of an exponential moving average of the weights; 0 for none."""
     seed: int = 0
@@ -80,6 +82,8 @@ class Recipe:
         for name in ("steps", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.clip >= 0:
+            raise ValueError(f"clip must be at least 0, got {self.clip}")
         for name in ("momentum", "warmup", "label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
@@ -318,6 +322,8 @@ class Engine:
         return self.processes.all_reduce(seen, "mean").tolist()
 
     def _update(self, rate: float) -> None:
+        if self.recipe.clip:
+            self.processes.clip_gradients(self._model, self._stepper, self.recipe.clip)
         try:
             self._stepper.step()
         except RuntimeError as error:

@@ -58,6 +58,10 @@ class FabricProcesses(Processes):
     def backward(self, loss: Tensor) -> None:
         self._fabric.backward(loss)
 
+    def clip_gradients(self, model: nn.Module, optimizer: Any, norm: float) -> None:
+        found: Any = model
+        self._fabric.clip_gradients(found, optimizer, max_norm=norm, error_if_nonfinite=False)
+
     def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
         return self._fabric.all_reduce(tensor, reduce_op=op)  # pyright: ignore
 

@@ -49,6 +49,15 @@ class Processes:
         """Computes gradients; they are averaged over the processes."""
         loss.backward()
 
+    def clip_gradients(self, model: nn.Module, optimizer: Any, norm: float) -> None:
+        """Scales the gradient of all parameters down to this norm, if it is larger.
+
+        Args:
+            model: what ``wrap_module`` returned.
+            optimizer: what ``wrap_optimizer`` returned.
+        """
+        nn.utils.clip_grad_norm_(model.parameters(), norm)
+
     def all_reduce(self, tensor: Tensor, op: Literal["mean", "sum"]) -> Tensor:
         """The mean or the sum of a tensor over the processes."""
         return tensor
