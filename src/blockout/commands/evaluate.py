@@ -22,6 +22,7 @@ WEIGHTS = "the last, the best on the hold-out, or the network that `blockout com
 OTHERS = """score all images of other labelled data, for example a folder with one folder per class.
 If it holds the run's own images, only those of --split are scored. What the hub has
 (hf://owner/name) is fetched only if you say it here"""
+MOST_DRAWS = 10_000
 DRAWS = "average over N sampled architectures instead of using the expected weights"
 
 
@@ -33,7 +34,7 @@ def run(arguments: list[str]) -> int:
     flag(parser, "--cache DIR", CACHE, Path)
     flag(parser, "--skip-corrupt", "with --data: skip unreadable images")
     flag(parser, "--weights", WEIGHTS, ("final", "best", "compact"), "final")
-    flag(parser, "--draws N", DRAWS, at_least(2))
+    flag(parser, "--draws N", DRAWS, at_least(2, MOST_DRAWS))
     flag(parser, "--json", "print one JSON object")
     from blockout.data.config import DataError, UnreadableImage
 

@@ -63,12 +63,13 @@ def flag(
     to.add_argument(name, help=help, **more)
 
 
-def at_least(least: int) -> Callable[[str], int]:
+def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    expected = f"of at least {least}" if most is None else f"from {least} to {most}"
+
     def whole_number(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}, got {text}"
-            )
+        is_whole = re.fullmatch(r"[+-]?\d+", text)
+        if not is_whole or int(text) < least or (most is not None and int(text) > most):
+            raise argparse.ArgumentTypeError(f"must be a whole number {expected}, got {text}")
         return int(text)
 
     return whole_number
