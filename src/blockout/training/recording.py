@@ -153,8 +153,15 @@ class Recording:
         tally.hits += step.hits
         tally.seen += step.examples
         if step.settles and engine.guide is not None:
-            self.narrator.say(f"step {engine.done}: the guide {engine.guide.summary()}")
+            self._tell_of(engine.guide)
         return step
+
+    def _tell_of(self, guide: Guide) -> None:
+        """What the guide has done; that it gave up is a warning, which the run keeps."""
+        if guide.whole:
+            self._say_once({"left whole": f"the guide {guide.summary()}"})
+        else:
+            self.narrator.say(f"step {self.engine.done}: the guide {guide.summary()}")
 
     def _wishes(self) -> list[float]:
         """What this process asks of all: a checkpoint (the first only), or to obey a signal."""
