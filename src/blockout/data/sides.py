@@ -74,7 +74,7 @@ def sides_of(
         train, holdout, test = (
             np.flatnonzero(known.parts == part) for part in (TRAIN, HOLDOUT, TEST)
         )
-        return known, Division(train, holdout, test, tuple(changes.words())), changes
+        return known, Division(train, holdout, test, kept.notes), changes
     if kept is not None:
         before = kept.parts(catalogue, pictures.name)
     notes, groups = _leaked(catalogue, before), None

@@ -14,10 +14,11 @@ from blockout.runs.documents import SplitImage, SplitImages, as_json, read_docum
 def write_split(folder: Path, images: ImageData) -> None:
     """Writes ``split.json``."""
     parts: tuple[list[SplitImage], ...] = ([], [], [])
-    for known in images.kept().images:
+    kept = images.kept()
+    for known in kept.images:
         parts[known.part].append(SplitImage(known.name, known.label, known.content.hex()))
     train, holdout, test = map(tuple, parts)
-    split = SplitImages(images.place, images.classes, train, holdout, test)
+    split = SplitImages(images.place, images.classes, train, holdout, test, kept.notes)
     files.write_json(folder / files.SPLIT, as_json(split), indent=None)
 
 
@@ -40,4 +41,4 @@ def kept_split(split: SplitImages, *, only: bool = True) -> Kept:
         for part, some in enumerate(parts)
         for image in some
     ]
-    return Kept(split.classes, tuple(images), only)
+    return Kept(split.classes, tuple(images), only, split.notes)
