@@ -108,7 +108,9 @@ def test_training_images_of_before_in_a_published_test_set_are_said(image_folder
     trained = next(name for name in sides(before)["train"] if "ant" in name)
     shutil.move(folder / trained, folder / "test" / "ant" / "seen.png")
     after = loaded(folder, before.kept(only=False))
-    assert "1 test images were training images of the run that this one starts from" in after.notes
+    said = "1 test images were training images of the run that this one starts from"
+    assert said in after.notes
+    assert said not in loaded(folder, replace(before.kept(only=False), learned=False)).notes
 
 
 def test_images_are_a_runs_own_if_they_hold_half_of_its_training_and_of_its_test_images():

@@ -96,7 +96,7 @@ class ImageData:
             rows = zip(split.contents, split.labels.tolist(), strict=True)
             name = split.pictures.name
             images.extend(KnownImage(c, name(i), y, part) for i, (c, y) in enumerate(rows))
-        return Kept(self.classes, tuple(images), only, self.division_notes)
+        return Kept(self.classes, tuple(images), only, notes=self.division_notes)
 
     def normalised_by(self, mean: Channels, std: Channels) -> "ImageData":
         """The same data for a network that expects this mean and standard deviation."""

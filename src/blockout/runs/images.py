@@ -32,8 +32,9 @@ def load_images(config: TrainConfig, alike: DividingOf | None = None) -> ImageDa
     normalisation and the crop, and the size if none is given. Where the trunk is frozen, images are
     read one by one: each is needed only once. Generated images keep their own size.
 
-    A run that continues in its folder keeps its split, and one that starts from the weights of
-    another (``init_from``) divides the images of that run alike.
+    A run that continues in its folder keeps its split. One that starts over there (``restart``) or
+    from the weights of another (``init_from``) divides the images of the run before alike, and
+    draws only new ones.
 
     Args:
         config: of the run.
@@ -68,7 +69,7 @@ def load_images(config: TrainConfig, alike: DividingOf | None = None) -> ImageDa
 
 
 def _earlier(config: TrainConfig) -> Kept | None:
-    """The split of the run that continues, or whose weights it starts from."""
+    """The split of the run that continues or starts over, or whose weights it starts from."""
     run, start = (p and Path(p) for p in (config.run.run, config.run.init_from))
     if run is not None and not config.run.restart and (split := read_split(run)) is not None:
         before = read_config(run / files.CONFIG)
@@ -76,10 +77,23 @@ def _earlier(config: TrainConfig) -> Kept | None:
             return kept_split(split)
     if start is not None and (split := read_split(start)) is not None:
         return kept_split(split, only=False)
-    return None
+    return _started_over(run, config) if run is not None and config.run.restart else None
+
+
+def _started_over(run: Path, config: TrainConfig) -> Kept | None:
+    """The split of the run that is going to be deleted, if it was drawn by the same rules."""
+    try:
+        split = read_split(run)
+        before = None if split is None else read_config(run / files.CONFIG)
+    except RunError:  # it starts over because it is damaged
+        return None
+    if split is None or before is None or _division(before)[:-1] != _division(config)[:-1]:
+        return None
+    return kept_split(split, only=False, learned=False)
 
 
 def _division(config: TrainConfig) -> tuple[object, ...]:
+    """What decides how images are divided; last, which images those are."""
     d = config.data
     return name_of(d.data), d.holdout, d.test_share, d.per_class, d.data_seed, d.skip_corrupt
 

@@ -28,12 +28,13 @@ def read_split(folder: Path) -> SplitImages | None:
     return read_document(path, SplitImages) if path.exists() else None
 
 
-def kept_split(split: SplitImages, *, only: bool = True) -> Kept:
+def kept_split(split: SplitImages, *, only: bool = True, learned: bool = True) -> Kept:
     """To divide images as a run did.
 
     Args:
         split: of the run.
         only: leave out images that are new since; otherwise they are divided as well.
+        learned: whether what is divided alike starts from the weights of the run.
     """
     parts = (split.train, split.holdout, split.test)
     images = [
@@ -41,4 +42,4 @@ def kept_split(split: SplitImages, *, only: bool = True) -> Kept:
         for part, some in enumerate(parts)
         for image in some
     ]
-    return Kept(split.classes, tuple(images), only, split.notes)
+    return Kept(split.classes, tuple(images), only, learned, split.notes)
