@@ -119,6 +119,27 @@ def test_photographs_become_small_where_there_is_no_pretrained_trunk(folder, mon
     found = load_images(config)
     assert found.image_size == 64
     assert config.for_images(found).model.trunk == "inception-small"
+    missing = "efficientnet_lite9_pytorch_model"
+    assert f"is above 64 px and {missing} is not installed" in found.why_trunk
+    assert found.notes[-1].startswith("inception-small learns from nothing")
+    assert found.notes[-1].endswith(f"pip install {missing}")
+
+
+def test_the_trunk_is_said_with_why_it_was_chosen_if_it_was(folder, tmp_path, capsys):
+    """Also in a second run, which finds what the trunk has said in the cache."""
+    model = ModelConfig(nodes=16, clusters=2)
+    for run in ("one", "two"):
+        train(make_config(folder, tmp_path / run, model, workers=0))
+        said = capsys.readouterr().out
+        why = "(chosen because the shorter side is above 64 px; ImageNet weights, frozen), head"
+        assert f"trunk efficientnet-lite0 {why}" in said
+        assert "pip install" not in said
+    train(make_config(folder, tmp_path / "small", model, image_size=32, workers=0))
+    why = "chosen because the shorter side is at most 64 px; from nothing"
+    assert f"trunk inception-small ({why}, " in capsys.readouterr().out
+    named = replace(model, trunk="inception-small")
+    train(make_config(folder, tmp_path / "named", named, image_size=32, workers=0))
+    assert "trunk inception-small (from nothing, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [None, "config.json", "split.json"])

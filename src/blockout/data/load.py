@@ -73,6 +73,8 @@ class ImageData:
     """Since the run whose division this is."""
     division_notes: tuple[str, ...] = ()
     """Those of the notes that whoever divides these images alike cannot find out again."""
+    why_trunk: str = ""
+    """Why `--trunk auto` has chosen the trunk that these images are for; empty if you chose it."""
     own_holdout: bool = False
     """The hold-out is the validation split of the data, not drawn."""
 

