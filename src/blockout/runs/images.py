@@ -107,8 +107,11 @@ def _division(config: TrainConfig) -> tuple[object, ...]:
 
 
 def _with_trunk(model: ModelConfig, data: DataConfig) -> tuple[ModelConfig, str, list[str]]:
-    """With ``auto`` decided, why, and what could be better. Where no pretrained trunk is to be had, photographs become small: the
-    large trunk that learns from nothing takes days on a CPU, so it has to be asked for."""
+    """With ``auto`` decided, why, and notes on what would be better.
+
+    Where no pretrained trunk is to be had, photographs become small: the large trunk that learns
+    from nothing takes days on a CPU, so it has to be asked for.
+    """
     why, notes = "", []
     if model.trunk == "auto":
         side = data.image_size or typical_side(data)

@@ -13,9 +13,9 @@ from plotly.offline import get_plotlyjs
 
 from blockout.runs import Run
 from blockout.runs.folder import RunError
+from blockout.show.page import summary
 from blockout.show.page.page import SECTIONS, as_html, as_json, write_page
 from blockout.show.page.section import bdi, html, part
-from blockout.show.page.summary import section
 
 from .conftest import NAMES, tinted_images
 
@@ -33,7 +33,7 @@ def test_a_network_that_the_guide_left_whole_shows_nothing_of_branches(run):
     whole = replace(trained, memberships=ones)
     shown = [found.id for module in SECTIONS if (found := module.section([whole])) is not None]
     assert set(shown) <= {*FIRST, "checks", "convergence"}
-    told = section([whole]).body
+    told = summary.section([whole]).body
     assert "the guide left the network whole" in told and "towards few branches" not in told
     assert "every node is in all 3 branches" in told
     assert "Once compact" not in told and "blockout compact" not in told

@@ -46,8 +46,8 @@ DRAWN = "Blockout, which draws new branches in every step"
 FIXED = " P was not learned: it stayed at one half, so no branches are left in the end."
 ONE_BRANCH = """each node has the same P for all {} branches, so they are one and the same; the size
 of P only says how much a node counts."""
-UNDIVIDED = """every node is in all {} branches, so nothing divides the network and all its connections are
-left."""
+UNDIVIDED = """every node is in all {} branches, so nothing divides the network and all its
+connections are left."""
 SOFT = " Branches that start alike and are never drawn (soft) have nothing to tell them apart."
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
 BRANCH_WORDS = ("Blockout", "branch", "node", "P", "trunk, head")
