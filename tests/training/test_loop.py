@@ -208,6 +208,14 @@ def test_a_guide_that_waits_with_p_at_one_is_not_warned_of(tmp_path, images):
     assert "near one" not in (tmp_path / "metrics.jsonl").read_text()
 
 
+def test_a_guide_that_gave_up_is_a_warning_of_the_run(tmp_path, images, capsys):
+    folder = train(make_config(tmp_path, steps=10, paper=False), model=make_net(), data=images)
+    run = Run.open(folder)
+    (warning,) = [w.warning for w in run.warnings if w.warning.startswith("the guide left the net")]
+    assert capsys.readouterr().out.count(warning) == 1 and "train longer" in warning
+    assert run.whole and "left whole" in run.result.warnings
+
+
 def test_a_mistake_of_ours_is_not_called_damage(tmp_path, images, monkeypatch):
     train(make_config(tmp_path, steps=2), model=make_net(), data=images)
     (tmp_path / "result.json").unlink()

@@ -156,6 +156,7 @@ def images_to_check(run: "Run") -> str:
 def _summarise(run: "Run") -> None:
     """How good it is, how its groups of classes compare with the truth, and where everything is."""
     from blockout.runs import folder as files
+    from blockout.show.verdict import easy_holdout
 
     result = run.result
     assert result is not None
@@ -169,6 +170,8 @@ def _summarise(run: "Run") -> None:
     if (tuning := result.tuning) is not None:
         kept = "; fine-tuning did not help, so this is still it" if tuning.kept == "start" else ""
         print(f"before fine-tuning: {tuning.test[0].accuracy:.2f} % ({tuning.start}){kept}")
+    if distrust := easy_holdout(run):
+        print(f"warning: {distrust}")
     if worst := worst_classes(run):
         print(printable(f"worst classes: {', '.join(worst)}"))
     if doubtful := images_to_check(run):

@@ -35,6 +35,10 @@ class Kept:
     images: tuple[KnownImage, ...]
     only: bool = True
     """New images are left out, as if they were not there; otherwise they are divided as well."""
+    learned: bool = True
+    """The run that divides its images alike starts from what that run has learned."""
+    notes: tuple[str, ...] = ()
+    """What was said of the division when it was drawn; it holds as long as no image is added."""
 
     def parts(self, catalogue: Catalogue, name: Callable[[int], str]) -> Int64[np.ndarray, " n"]:
         """The part that each image of a catalogue had; OPEN for new ones."""

@@ -71,6 +71,10 @@ class ImageData:
     """Where the images were found: a path, or what else `--data` said."""
     changes: Changes = NO_CHANGES
     """Since the run whose division this is."""
+    division_notes: tuple[str, ...] = ()
+    """Those of the notes that whoever divides these images alike cannot find out again."""
+    why_trunk: str = ""
+    """Why `--trunk auto` has chosen the trunk that these images are for; empty if you chose it."""
     own_holdout: bool = False
     """The hold-out is the validation split of the data, not drawn."""
 
@@ -94,7 +98,7 @@ class ImageData:
             rows = zip(split.contents, split.labels.tolist(), strict=True)
             name = split.pictures.name
             images.extend(KnownImage(c, name(i), y, part) for i, (c, y) in enumerate(rows))
-        return Kept(self.classes, tuple(images), only)
+        return Kept(self.classes, tuple(images), only, notes=self.division_notes)
 
     def normalised_by(self, mean: Channels, std: Channels) -> "ImageData":
         """The same data for a network that expects this mean and standard deviation."""
@@ -352,7 +356,8 @@ def _assembled(
         image_size=size,
         crop=expected.crop,
         class_weights=_weights(known, division.train) if config.balance else None,
-        notes=known.notes + division.notes,
+        notes=(*known.notes, *division.notes, *changes.words()),
+        division_notes=division.notes,
         changes=changes,
         own_holdout=division.own_holdout,
     )

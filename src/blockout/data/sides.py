@@ -74,10 +74,10 @@ def sides_of(
         train, holdout, test = (
             np.flatnonzero(known.parts == part) for part in (TRAIN, HOLDOUT, TEST)
         )
-        return known, Division(train, holdout, test, tuple(changes.words())), changes
+        return known, Division(train, holdout, test, kept.notes), changes
     if kept is not None:
         before = kept.parts(catalogue, pictures.name)
-    notes, groups = _leaked(catalogue, before), None
+    notes, groups = _leaked(catalogue, before if kept and kept.learned else None), None
     if is_drawn(catalogue, config):
         pool = np.flatnonzero(catalogue.parts == TRAIN)
         groups = same_content(catalogue)

@@ -172,9 +172,33 @@ def automatic_trunk(data_name: str, shorter_side: int) -> str:
     """
     if shorter_side <= LARGEST_SMALL_IMAGE:
         return SMALL_TRUNK
-    if in_paper(data_name) or importlib.util.find_spec(package_of(PHOTOGRAPH_TRUNK)) is None:
+    if in_paper(data_name) or missing_package(data_name, shorter_side):
         return LARGE_TRUNK
     return PHOTOGRAPH_TRUNK
+
+
+def missing_package(data_name: str, shorter_side: int) -> str:
+    """The package that ``--trunk auto`` would use for images of this size; empty if it is
+    installed, or not needed."""
+    if shorter_side <= LARGEST_SMALL_IMAGE or in_paper(data_name):
+        return ""
+    package = package_of(PHOTOGRAPH_TRUNK)
+    return package if importlib.util.find_spec(package) is None else ""
+
+
+def why_automatic(data_name: str, shorter_side: int) -> str:
+    """Why ``--trunk auto`` means what it does.
+
+    >>> why_automatic("my/photographs", 64), why_automatic("ILSVRC/imagenet-1k", 224)
+    ('the shorter side is at most 64 px', 'it is the trunk of the paper')
+    """
+    if shorter_side <= LARGEST_SMALL_IMAGE:
+        return f"the shorter side is at most {LARGEST_SMALL_IMAGE} px"
+    if in_paper(data_name):
+        return "it is the trunk of the paper"
+    missing = missing_package(data_name, shorter_side)
+    lacking = f" and {missing} is not installed" if missing else ""
+    return f"the shorter side is above {LARGEST_SMALL_IMAGE} px{lacking}"
 
 
 def default_clusters(data_name: str, classes: int | None) -> int:

@@ -102,6 +102,8 @@ class SplitImages(msgspec.Struct, frozen=True):
     train: tuple[SplitImage, ...]
     holdout: tuple[SplitImage, ...]
     test: tuple[SplitImage, ...]
+    notes: tuple[str, ...] = ()
+    """What was said of the division when it was drawn; older files lack it."""
 
     def __post_init__(self) -> None:
         labels = (image.label for part in (self.train, self.holdout, self.test) for image in part)

@@ -244,6 +244,12 @@ class Run:
         return any(p.shape[1] > 1 for p in sets) and not any(map(clusters_differ, sets))
 
     @cached_property
+    def whole(self) -> bool:
+        """Whether every node is in every cluster for certain, so that nothing divides the network:
+        what a guide leaves that could not rely on which classes are similar."""
+        return bool(self.memberships) and all((p == 1).all() for p in self.memberships.values())
+
+    @cached_property
     def compaction(self) -> CompactionCurve | None:
         """What ``compaction.json`` says about making the network smaller; None without it."""
         return _optional(self.folder / files.COMPACTION, CompactionCurve)

@@ -14,10 +14,11 @@ from blockout.runs.documents import SplitImage, SplitImages, as_json, read_docum
 def write_split(folder: Path, images: ImageData) -> None:
     """Writes ``split.json``."""
     parts: tuple[list[SplitImage], ...] = ([], [], [])
-    for known in images.kept().images:
+    kept = images.kept()
+    for known in kept.images:
         parts[known.part].append(SplitImage(known.name, known.label, known.content.hex()))
     train, holdout, test = map(tuple, parts)
-    split = SplitImages(images.place, images.classes, train, holdout, test)
+    split = SplitImages(images.place, images.classes, train, holdout, test, kept.notes)
     files.write_json(folder / files.SPLIT, as_json(split), indent=None)
 
 
@@ -27,12 +28,13 @@ def read_split(folder: Path) -> SplitImages | None:
     return read_document(path, SplitImages) if path.exists() else None
 
 
-def kept_split(split: SplitImages, *, only: bool = True) -> Kept:
+def kept_split(split: SplitImages, *, only: bool = True, learned: bool = True) -> Kept:
     """To divide images as a run did.
 
     Args:
         split: of the run.
         only: leave out images that are new since; otherwise they are divided as well.
+        learned: whether what is divided alike starts from the weights of the run.
     """
     parts = (split.train, split.holdout, split.test)
     images = [
@@ -40,4 +42,4 @@ def kept_split(split: SplitImages, *, only: bool = True) -> Kept:
         for part, some in enumerate(parts)
         for image in some
     ]
-    return Kept(split.classes, tuple(images), only)
+    return Kept(split.classes, tuple(images), only, learned, split.notes)

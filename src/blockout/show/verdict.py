@@ -21,7 +21,7 @@ def bad_news(run: Run) -> list[str]:
     """
     said = [entry.warning for entry in run.warnings]
     if run.result is not None:
-        found = (_copied(run), _easy_holdout(run.result, said), _by_heart(run, run.result))
+        found = (_copied(run), easy_holdout(run), _by_heart(run, run.result))
         said += [text for text in found if text]
         said += run.result.notes
     return [text[:1].upper() + text[1:].rstrip(".") + "." for text in dict.fromkeys(said)]
@@ -65,12 +65,14 @@ def margin(accuracy: float, count: int) -> float:
     return 100 * z / (1 + z**2 / n) * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
 
 
-def _easy_holdout(result: Result, said: list[str]) -> str:
-    """That the hold-out is easier than the test, and so no good judge; empty if it is not."""
+def easy_holdout(run: Run) -> str:
+    """That the hold-out is easier than the test, and so no good judge; empty if it is not, or if a
+    warning of the run has said so."""
+    result = run.result
+    if result is None or any(_distrusts(entry.warning) for entry in run.warnings):
+        return ""
     holdout, test, counts = result.holdout, result.test, result.images
     if holdout is None or counts is None or not counts.holdout or not counts.test:
-        return ""
-    if any("hold-out" in text and "trust" in text for text in said):
         return ""
     ahead = holdout.accuracy - test.accuracy
     error = math.hypot(_error(holdout.accuracy, counts.holdout), _error(test.accuracy, counts.test))
@@ -82,6 +84,10 @@ def _easy_holdout(result: Result, said: list[str]) -> str:
         "training images (taken together, or near-duplicates). Judge by the test images, and hold "
         "out photographs from another occasion"
     )
+
+
+def _distrusts(warning: str) -> bool:
+    return "hold-out" in warning and "trust" in warning
 
 
 def _error(accuracy: float, count: int) -> float:

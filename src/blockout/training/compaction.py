@@ -203,8 +203,8 @@ def measure_once(run: Run, say: Callable[[str], object] = print) -> None:
 
 
 def is_to_be_measured(run: Run) -> bool:
-    """Whether it could be compacted and nobody has measured yet what that gives."""
-    if not run.finished or not run.memberships:
+    """Whether it could become smaller and nobody has measured yet what that gives."""
+    if not run.finished or not run.memberships or run.whole:
         return False
     try:
         return run.compaction is None or not run.compaction.points

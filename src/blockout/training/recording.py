@@ -153,8 +153,15 @@ class Recording:
         tally.hits += step.hits
         tally.seen += step.examples
         if step.settles and engine.guide is not None:
-            self.narrator.say(f"step {engine.done}: the guide {engine.guide.summary()}")
+            self._tell_of(engine.guide)
         return step
+
+    def _tell_of(self, guide: Guide) -> None:
+        """What the guide has done; that it gave up is a warning, which the run keeps."""
+        if guide.whole:
+            self._say_once({"left whole": f"the guide {guide.summary()}"})
+        else:
+            self.narrator.say(f"step {self.engine.done}: the guide {guide.summary()}")
 
     def _wishes(self) -> list[float]:
         """What this process asks of all: a checkpoint (the first only), or to obey a signal."""
@@ -305,7 +312,7 @@ class Recording:
         for note in (*d.notes, *watch.doubts(d), self.of_kernels):
             if note is not None:
                 say(f"note: {note}")
-        say(described(self.config))
+        say(described(self.config, d.why_trunk))
         if self.start is not None:
             parts = ", ".join(f"trunk.{stage}" for stage in self.start.stages)
             say(f"fine-tuning of {self.start.name}: {parts} learn with the head")
@@ -411,8 +418,8 @@ class Recording:
             )
 
 
-def described(config: TrainConfig) -> str:
-    """The network and what it sees, in one line."""
+def described(config: TrainConfig, why_trunk: str = "") -> str:
+    """The network and what it sees, in one line; ``why_trunk`` it was chosen, if it was."""
     m, d = config.model, config.data
     learns = "frozen" if m.freeze_trunk else "tuned" if is_pretrained(m.trunk) else ""
     layers = "" if m.method == "baseline" else f", {m.nodes} nodes"
@@ -428,6 +435,7 @@ def described(config: TrainConfig) -> str:
     elif d.stream and d.augment:
         seen = "mirrored and cropped"
     start = ", ".join(text for text in (origin_of(m.trunk), learns) if text)
+    start = f"chosen because {why_trunk}; {start}" if why_trunk else start
     return (
         f"images of {d.image_size} px ({seen}), trunk {m.trunk} ({start}), head {m.method}"
         f"{layers}{clusters}"

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from plotly.offline import get_plotlyjs
 
 from blockout.runs import Run
 from blockout.runs.folder import RunError
-from blockout.show.page.page import as_html, as_json, write_page
+from blockout.show.page import summary
+from blockout.show.page.page import SECTIONS, as_html, as_json, write_page
 from blockout.show.page.section import bdi, html, part
 
 from .conftest import NAMES, tinted_images
@@ -23,6 +25,19 @@ FIRST = ("summary", "mistakes", "accuracy", "confusion", "taxonomy")
 """What everybody asks, before what was learned and how."""
 ALL = (*FIRST, "hierarchy", "flow", "compaction", "convergence", "nodes", "distributions", "masks")
 """Of a run whose classes have one branch each: there is nothing to say about how many."""
+
+
+def test_a_network_that_the_guide_left_whole_shows_nothing_of_branches(run):
+    trained = Run.open(run)
+    ones = {name: np.ones_like(p) for name, p in trained.memberships.items()}
+    whole = replace(trained, memberships=ones)
+    shown = [found.id for module in SECTIONS if (found := module.section([whole])) is not None]
+    assert set(shown) <= {*FIRST, "checks", "convergence"}
+    told = summary.section([whole]).body
+    assert "the guide left the network whole" in told and "towards few branches" not in told
+    assert "every node is in all 3 branches" in told
+    assert "Once compact" not in told and "blockout compact" not in told
+    assert "of the connections left" not in told
 
 
 class Opened:

@@ -43,12 +43,13 @@ class _Measured(NamedTuple):
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """Curves of all Blockout runs that were measured, and a word about the others."""
+    """Curves of all Blockout runs that were measured, and a word about the others; nothing of runs
+    that were left whole."""
     found = [
         _Measured(run, group, _curve_of(run))
         for group in by_method(runs)
         for run in group.runs
-        if run.learned
+        if run.learned and not run.whole
     ]
     if not found:
         return None

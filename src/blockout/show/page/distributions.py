@@ -30,7 +30,7 @@ CENTRES = (np.arange(BINS) + 0.5) / BINS
 
 def section(runs: Sequence[Run]) -> Section | None:
     """The first run with memberships in figures, all of them in words."""
-    shown = [run for run in runs if run.distributions]
+    shown = [run for run in runs if run.distributions and not run.whole]
     if not shown:
         return None
     sets = through_training(shown[0])

@@ -12,7 +12,7 @@ from blockout.show.colours import LINE
 from blockout.show.masks import CLUSTERS, NODES, Mask, example_masks, learned_masks, order_by_code
 from blockout.show.page.drawing import EVEN, class_points, layer_called, plain
 from blockout.show.page.section import Figure, Section, in_detail
-from blockout.show.selection import with_structure
+from blockout.show.selection import with_branches
 
 LEAD = """A layer multiplies its inputs by a table of weights, with a row per output node and a
 column per input node. A mask says which of these weights exist (blue) and which are zero. Blockout
@@ -28,7 +28,7 @@ network has divided itself."""
 
 def section(runs: Sequence[Run]) -> Section | None:
     """Examples of masks, and the expected masks of each run's layers."""
-    shown, left_out = in_detail(with_structure(runs))
+    shown, left_out = in_detail(with_branches(runs))
     if not shown:
         return None
     figures = (_examples(), *(_learned(run, i, len(shown) > 1) for i, run in enumerate(shown)))

@@ -15,7 +15,7 @@ from blockout.show.masks import THRESHOLD
 from blockout.show.nodes import Projection, principal_components, strongest_clusters
 from blockout.show.page.drawing import nodes_called, plain, shows_classes
 from blockout.show.page.section import Figure, Section, some_names
-from blockout.show.selection import with_structure
+from blockout.show.selection import with_branches
 
 MOST_RUNS = 4
 NOWHERE = 0.05
@@ -38,7 +38,7 @@ OF_BUBBLES = "Nodes with the same branches form one bubble, its area their numbe
 
 def section(runs: Sequence[Run]) -> Section | None:
     """A figure per set of nodes; runs, such as those of different widths, side by side."""
-    shown = _chosen(with_structure(runs))
+    shown = _chosen(with_branches(runs))
     if not shown:
         return None
     names = list(dict.fromkeys(name for run in shown for name in run.memberships))

@@ -39,12 +39,15 @@ thresholds."""),
     ("epoch", "one pass over all training images."),
 )  # fmt: skip
 GUIDED = " Training was guided: towards few branches per node, with {alike} in the same ones."
+LEFT_WHOLE = " Training was guided, but the guide left the network whole."
 UNGUIDED = " The branches were learned from the classification loss alone, as in the paper."
 BESIDE = "; beside them a linear classifier, and the answer is the mean of both"
 DRAWN = "Blockout, which draws new branches in every step"
 FIXED = " P was not learned: it stayed at one half, so no branches are left in the end."
 ONE_BRANCH = """each node has the same P for all {} branches, so they are one and the same; the size
 of P only says how much a node counts."""
+UNDIVIDED = """every node is in all {} branches, so nothing divides the network and all its
+connections are left."""
 SOFT = " Branches that start alike and are never drawn (soft) have nothing to tell them apart."
 GROUPS_SHOWN, NAMES_SHOWN = 3, 6
 BRANCH_WORDS = ("Blockout", "branch", "node", "P", "trunk, head")
@@ -116,7 +119,7 @@ def _next_steps(run: Run) -> list[tuple[str, str]]:
     folder = shlex.quote(str(run.folder))
     steps = [("Try it on your own images", f"blockout predict {folder} IMAGE")]
     steps.append(("Score it on other labelled images", f"blockout evaluate {folder} --data FOLDER"))
-    if run.learned:
+    if run.learned and not run.whole:
         steps.append(("Make it smaller and faster", f"blockout compact {folder}"))
     steps.append(
         ("Take it to another program or device", f"blockout export {folder} --format onnx")
@@ -130,7 +133,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
     if run.test_accuracy is not None:
         so_far = "" if run.finished else " so far"
         tiles.append((f"{run.test_accuracy:.1f} %", f"of the test images correct{so_far}"))
-    if run.structure is not None:
+    if run.structure is not None and not run.whole:
         if not run.one_branch:
             tiles.append((str(len(run.structure.class_groups)), "groups of classes"))
         tiles.append((_per_cent(run.structure.total.left), "of the connections left"))
@@ -178,6 +181,7 @@ def _trained(run: Run) -> Markup:
         return text
     known = run.config.optimisation.affinity_from == "groups"
     guided = GUIDED.format(alike="classes of one known group" if known else "similar classes")
+    guided = LEFT_WHOLE if run.whole else guided
     return text + (FIXED if fixed else guided if run.config.guided else UNGUIDED)
 
 
@@ -257,6 +261,8 @@ def _structure(run: Run) -> Markup:
     found = run.structure
     if found is None:
         return Markup()
+    if run.whole:
+        return html("<b>Structure</b>: {}", UNDIVIDED.format(found.class_set.clusters))
     shares = " and ".join(
         f"{_per_cent(cost.left)} of those of {layer_called(cost.layer.name)}"
         for cost in found.costs
@@ -352,7 +358,7 @@ def _whole(run: Run) -> str:
 
 
 def _compact(run: Run) -> Markup:
-    if run.structure is None:
+    if run.structure is None or run.whole:
         return Markup()
     command = html("<code>blockout compact {}</code>", shlex.quote(str(run.folder)))
     if small := _measured(run):
