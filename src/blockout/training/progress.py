@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -90,9 +92,15 @@ class Narrator:
         self._mark = (now, step)
         return self.speed
 
-    def pause(self) -> None:
-        """Stops the clock of ``measure_speed`` for what was not training, such as evaluation."""
-        self._mark = (time.perf_counter(), self._mark[1])
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Stops the clock of ``measure_speed`` for what is not training, such as evaluation."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            then, before = self._mark
+            self._mark = (then + time.perf_counter() - began, before)
 
     def step(self, step: int, epoch: int, loss: float, accuracy: float, tested: str) -> None:
         """Shows how far it is. A narrow terminal shows the beginning of the text."""

@@ -93,7 +93,7 @@ class Recording:
         """Trains to the end, unless a signal stops it."""
         done, first = self.engine.done, self.processes.rank == 0
         on_first_process(self.processes, self._begin_records)
-        self.narrator = Narrator(self.steps, done, self.batch_size, silent=not first)
+        self.narrator = Narrator(self.steps, done, self.joined_batch, silent=not first)
         with self.narrator.bar, self.loggers.open() if self.loggers else nullcontext():
             self._introduce()
             with self.pending.noted(), warnings.catch_warnings():
@@ -126,13 +126,15 @@ class Recording:
             if self.save_is_due or self.stop:
                 tally.seconds += time.perf_counter() - began
                 began = time.perf_counter()
-                self._save()
+                with self.narrator.pause():
+                    self._save()
                 self._obey()
         tally.seconds += time.perf_counter() - began
-        if (epoch + 1) % self.round_epochs == 0 or engine.done == self.steps:
-            self._end_round(epoch)
-        elif self.save_is_due or self.stop:
-            self._save()
+        with self.narrator.pause():
+            if (epoch + 1) % self.round_epochs == 0 or engine.done == self.steps:
+                self._end_round(epoch)
+            elif self.save_is_due or self.stop:
+                self._save()
         self._obey()
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -183,7 +185,7 @@ class Recording:
         tally.unlogged.clear()
         self.logged_now += 1
         if self.logged_now == SETTLED_PACE and speed:
-            left = (self.steps - done) * self.batch_size / speed
+            left = (self.steps - done) * self.joined_batch / speed
             self.narrator.say(f"about {duration(left)} to go at {speed:.0f} images/s")
 
     def _end_round(self, epoch: int) -> None:
@@ -393,7 +395,6 @@ class Recording:
         on_first_process(self.processes, lambda: self._write_checkpoint(state))
         if self.after_save is not None and self.processes.rank == 0 and not self.stop:
             self.after_save(self.folder)
-        self.narrator.pause()
         self.saved = time.perf_counter()
 
     def _write_checkpoint(self, state: dict[str, Any]) -> None:
