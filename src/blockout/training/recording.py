@@ -21,7 +21,7 @@ from blockout.data.features import FeatureSplit
 from blockout.guidance import Guide, GuideWarning
 from blockout.layers import memberships_of
 from blockout.models import Head, ImageClassifier
-from blockout.models.config import is_pretrained, origin_of
+from blockout.models.config import LARGEST_SMALL_IMAGE, is_pretrained, origin_of
 from blockout.models.heads import LINEAR
 from blockout.runs import folder as files
 from blockout.runs import logs
@@ -51,6 +51,9 @@ MOST_ROUNDS = 60
 """Where there are more epochs, several are evaluated as one: a few images make epochs of a step."""
 WORTH_SAYING = 10
 """Seconds: nobody needs to be told of less before it starts."""
+TRIED, TRIED_CHEAP = 8, 64
+"""Images of the steps that are timed before the first: photographs that pass through a trunk, and
+small images or features."""
 SETTLED_PACE = 2
 """After so many lines of metrics the first, slow steps no longer spoil an estimate of the time."""
 
@@ -315,14 +318,16 @@ class Recording:
         say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
 
     def _estimate(self) -> None:
-        """Says before the first step how long all of them take, where they pass through a trunk."""
-        train = self.data.train
-        through_trunk = self.start is not None or not isinstance(train, FeatureSplit)
-        if self.processes.world > 1 or not through_trunk or self.engine.done == self.steps:
+        """Says before the first step how long all of them take."""
+        train, size = self.data.train, self.data.image_size
+        if self.processes.world > 1 or self.engine.done == self.steps:
             return
+        only_head = self.start is None and isinstance(train, FeatureSplit)
+        cheap = only_head or size <= LARGEST_SMALL_IMAGE
+        tried = min(TRIED_CHEAP, self.joined_batch) if cheap else TRIED
         left = (self.steps - self.engine.done) * self.joined_batch
         try:
-            seconds = left * seconds_per_image(self.engine.module, train, self.data.image_size)
+            seconds = left * seconds_per_image(self.engine.module, train, tried)
         except ValueError:  # of memberships that are not finite; the first step says so better
             return
         if self.start is not None or seconds > WORTH_SAYING:
