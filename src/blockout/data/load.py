@@ -73,6 +73,8 @@ class ImageData:
     """Since the run whose division this is."""
     own_holdout: bool = False
     """The hold-out is the validation split of the data, not drawn."""
+    own_test: bool = False
+    """The test is a split of the data, not drawn."""
 
     def fingerprint(self) -> str:
         """Changes when the classes, their order, the images or their splits change."""
@@ -355,6 +357,7 @@ def _assembled(
         notes=known.notes + division.notes,
         changes=changes,
         own_holdout=division.own_holdout,
+        own_test=division.own_test,
     )
 
 

@@ -307,7 +307,7 @@ class Recording:
             f"{d.name}: {len(d.classes)} classes, {len(d.train)} training images, "
             f"{len(d.holdout)} held out, {len(d.test)} for the test"
         )
-        for note in (*d.notes, *watch.doubts(d), self.of_kernels):
+        for note in (*d.notes, *watch.doubts(d, self.config.data.holdout), self.of_kernels):
             if note is not None:
                 say(f"note: {note}")
         say(described(self.config))
@@ -315,7 +315,7 @@ class Recording:
             parts = ", ".join(f"trunk.{stage}" for stage in self.start.stages)
             say(f"fine-tuning of {self.start.name}: {parts} learn with the head")
         self._estimate()
-        say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
+        say(f"{self.steps} steps of {self.joined_batch} images{start}; results in {self.folder}")
 
     def _estimate(self) -> None:
         """Says before the first step how long all of them take."""
