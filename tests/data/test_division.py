@@ -193,7 +193,8 @@ def test_splits_that_the_data_brings_are_kept() -> None:
     assert division.holdout.tolist() == [2] and division.test.tolist() == [1, 5]
     assert any("--holdout has no effect" in note for note in division.notes)
     unasked = divide(catalogue, DataConfig())
-    assert unasked.holdout.tolist() == [2] and unasked.own_holdout
+    assert unasked.holdout.tolist() == [2] and unasked.own_holdout and unasked.own_test
+    assert not divide(catalogue_of([4, 4]), DataConfig()).own_test
     assert not any("--holdout" in note for note in unasked.notes)
 
 

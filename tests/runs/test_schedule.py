@@ -30,6 +30,12 @@ def test_a_head_on_features_takes_a_thousand_to_twelve_thousand_steps(images, sc
     assert fitting_schedule(images, "frozen") == schedule
 
 
+@pytest.mark.parametrize("images", [1, 3, 31])
+def test_a_set_smaller_than_its_batch_takes_a_thousand_steps_of_one_epoch_each(images):
+    assert fitting_schedule(images, "frozen") == Schedule(1000, 32, 0.05)
+    assert fitting_schedule(images, "frozen", batch_size=512).epochs == 1000
+
+
 def test_the_rate_follows_a_batch_that_you_choose():
     assert fitting_schedule(2000, "new", batch_size=32).lr == pytest.approx(0.05)
     assert fitting_schedule(2000, "new", batch_size=512).lr == pytest.approx(0.4), "and no further"

@@ -1,5 +1,6 @@
 """A head on the features of a frozen trunk: computed once, and one ordinary network in the end."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from blockout.data import MemorySplit
 from blockout.models import Head, ImageClassifier
 from blockout.models.features import fast_features
 from blockout.runs import Run
-from blockout.training import evaluate, train
+from blockout.training import evaluate, recording, train
 from blockout.training import features as features_module
+from blockout.training.finetuning import seconds_per_image
 
 from .conftest import make_config, make_images
 
@@ -165,3 +167,37 @@ def test_what_is_kept_is_read_while_another_process_computes(config):
     with FileLock(entry):
         again = features_module.with_features(images, model, **given)
     assert torch.equal(first.train.features, again.train.features)
+
+
+def test_how_long_a_head_on_features_takes_is_said_before_its_first_step(
+    config, capsys, monkeypatch
+):
+    def told(text):
+        _, found, after = capsys.readouterr().out.partition(text)
+        return bool(found) and "20 steps of 16 images" in after
+
+    train(in_folder(config, "short"), model=make_model(), data=make_images())
+    assert not told("on this machine")
+    monkeypatch.setattr(recording, "seconds_per_image", lambda model, split, images: images / 16)
+    train(in_folder(config, "long"), model=make_model(), data=make_images())
+    assert told("about 5 min on this machine, as it is now")  # 20 steps of 16 seconds
+
+
+def test_timing_a_step_on_features_changes_no_result(config, monkeypatch):
+    timed, plain = (in_folder(config, name) for name in ("timed", "plain"))
+    train(timed, model=make_model(), data=make_images())
+    monkeypatch.setattr(recording, "seconds_per_image", lambda model, split, images: 0.0)
+    train(plain, model=make_model(), data=make_images())
+    one, two = (load_file(c.run.run / "final.safetensors") for c in (timed, plain))
+    assert all(torch.equal(one[name], two[name]) for name in two)
+
+
+def test_timing_a_step_leaves_weights_statistics_and_random_numbers(images):
+    torch.manual_seed(2)
+    head = Head(16 * 16 * 3, 4, method="dropout", nodes=16)
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16 * 16 * 3), head)
+    before, chance = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    assert 0 < seconds_per_image(model, images.train, 16) < 0.1
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert torch.equal(torch.get_rng_state(), chance)

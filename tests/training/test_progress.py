@@ -1,10 +1,15 @@
-"""Progress where nothing is a terminal."""
+"""Progress in a terminal, and where nothing is one."""
 
+import io
+import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from blockout.training import progress, train
+from blockout.runs.folder import METRICS
+from blockout.training import progress, recording, train
+from blockout.training.engine import Engine
 from blockout.training.progress import Narrator
 
 from .conftest import make_config, make_images, make_net
@@ -38,6 +43,51 @@ def test_short_epochs_speak_for_themselves(clock, capsys):
         if step % 2 == 0:
             narrator.say("epoch")
     assert set(capsys.readouterr().out.splitlines()) == {"epoch"}
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_bar_its_count_and_the_time_left_fit_the_terminal_after_an_evaluation(
+    width, monkeypatch
+):
+    screen = Tty()
+    monkeypatch.setattr(progress, "raw_output", lambda: screen)
+    for name, value in {"COLUMNS": str(width), "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    narrator = Narrator(total=1200, done=0, batch_size=64, silent=False)
+    narrator.speed = 5120.0
+    with narrator.bar:
+        for step in (780, 790, 800):
+            narrator.step(step, 19, 1.049, 79.3, "  holdout 100.0 %  test 100.0 %")
+        narrator.bar.refresh()
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).replace("\r", "\n")
+    *_, last = re.findall(r"epoch 19 .*", shown)
+    assert re.match(r"epoch 19 [━╸╺]{10} +800/1200 \d:\d\d:\d\d loss 1.049", last)
+    assert len(last) <= width
+
+
+@pytest.mark.parametrize("images", [80, 8])
+def test_the_speed_is_that_of_training_where_epochs_are_short(images, tmp_path, clock, monkeypatch):
+    """A step takes a second and an evaluation fifty. A set of 8 is smaller than its batch of 16."""
+
+    def slow(work, seconds):
+        def wrapped(*arguments, **named):
+            clock.now += seconds
+            return work(*arguments, **named)
+
+        return wrapped
+
+    monkeypatch.setattr(Engine, "step", slow(Engine.step, 1))
+    monkeypatch.setattr(recording, "evaluate", slow(recording.evaluate, 50))
+    config = make_config(tmp_path / "run", log_every=4)
+    train(config, model=make_net(), data=make_images(train=images))
+    lines = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    speeds = [line["images_per_second"] for line in lines if "images_per_second" in line]
+    assert speeds == [min(images, 16)] * 5
 
 
 def test_a_training_says_how_far_it_is_within_an_epoch(tmp_path, capsys, monkeypatch):

@@ -84,11 +84,43 @@ def test_a_small_validation_split_of_the_data_is_not_mended_by_a_flag():
     assert doubts(images)[0].endswith("partly chance; add images to val/")
 
 
-def test_a_small_hold_out_and_tiny_classes_are_doubted():
-    said = doubts(make_images())
-    assert "only 19 images are held out" in said[0] and len(said) == 1
+def rows(images, first: int, last: int) -> MemorySplit:
+    """Some of the images that can be trained on."""
+    index = torch.arange(first, last)
+    return MemorySplit(images.train._images, index, index % 4, (0.5,) * 3, (0.5,) * 3)
+
+
+def test_a_small_hold_out_tiny_classes_and_a_tiny_test_are_doubted():
     images = make_images()
-    few = MemorySplit(
-        images.train._images, torch.arange(9), torch.arange(9) % 4, (0.5,) * 3, (0.5,) * 3
-    )
-    assert "4 of 4 classes have fewer than 5" in doubts(replace(images, train=few))[1]
+    held, tested = doubts(images)
+    assert held.startswith("only 19 images are held out") and "--holdout 0.2" in held
+    assert tested.startswith("only 21 images are in the test") and "5 points" in tested
+    assert tested.endswith("add photographs, or test a larger share with --test-share")
+    few = doubts(replace(images, train=rows(images, 0, 9)))[1]
+    assert "4 of 4 classes have fewer than 5" in few
+    assert few.endswith("for training with --holdout 0 and a lower --test-share")
+
+
+def test_enough_images_are_not_doubted():
+    images = make_images(train=300)
+    large = replace(images, holdout=rows(images, 0, 200), test=rows(images, 200, 250))
+    assert doubts(large) == []
+
+
+def test_a_division_that_no_flag_changes_is_mended_by_photographs():
+    images = make_images()
+    own = replace(images, own_holdout=True, own_test=True, train=rows(images, 0, 9))
+    held, few, tested = doubts(own)
+    assert held.endswith("add images to val/") and few.endswith("); add photographs")
+    assert tested.endswith("add photographs to test/")
+    one_each = rows(images, 0, 4)
+    two = replace(images, train=one_each, holdout=rows(images, 0, 0), test=one_each)
+    assert [text.rpartition("; ")[2] for text in doubts(two)] == ["add photographs"] * 3
+
+
+def test_an_empty_hold_out_is_doubted_unless_it_was_asked_for():
+    images = make_images()
+    images = replace(images, holdout=rows(images, 0, 0), test=rows(images, 0, 50))
+    (said,) = doubts(images)
+    assert said.startswith("no image is held out") and said.endswith("with --holdout")
+    assert doubts(images, holdout=0) == []

@@ -41,6 +41,8 @@ class Division:
     notes: tuple[str, ...]
     own_holdout: bool = False
     """The data has a validation split, which is the hold-out."""
+    own_test: bool = False
+    """The data has a test split."""
 
 
 def check(catalogue: Catalogue, name: str) -> None:
@@ -101,7 +103,7 @@ def divide(
     if config.per_class is not None:
         train = _at_most(labels, train, config.per_class, chance[TRAIN])
     notes.extend(_unequal(catalogue, train, config.balance))
-    return Division(train, holdout, test, tuple(notes), bool(has_holdout))
+    return Division(train, holdout, test, tuple(notes), bool(has_holdout), bool(has_test))
 
 
 def _chances(catalogue: Catalogue, seed: int) -> Float64[np.ndarray, "3 n"]:

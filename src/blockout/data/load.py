@@ -77,6 +77,8 @@ class ImageData:
     """Why `--trunk auto` has chosen the trunk that these images are for; empty if you chose it."""
     own_holdout: bool = False
     """The hold-out is the validation split of the data, not drawn."""
+    own_test: bool = False
+    """The test is a split of the data, not drawn."""
 
     def fingerprint(self) -> str:
         """Changes when the classes, their order, the images or their splits change."""
@@ -360,6 +362,7 @@ def _assembled(
         division_notes=division.notes,
         changes=changes,
         own_holdout=division.own_holdout,
+        own_test=division.own_test,
     )
 
 

@@ -33,7 +33,7 @@ def fitting_schedule(
     """The schedule for so many training images.
 
     Small sets get small batches: they need many steps more than they need smooth ones. The rate is
-    proportional to the batch.
+    proportional to the batch. A set that is smaller than its batch makes epochs of one step.
 
     >>> fitting_schedule(2500, "frozen")
     Schedule(epochs=30, batch_size=64, lr=0.1)
@@ -52,7 +52,8 @@ def fitting_schedule(
         count = images or 50_000
         size = batch_size or (64 if count >= 640 else 32)
         steps = min(max(30 * count / size, FEATURE_STEPS[0]), FEATURE_STEPS[1])
-        return Schedule(max(round(steps * size / count), 1), size, 0.1 * min(size / 64, 4))
+        epochs = max(round(steps * size / max(count, size)), 1)
+        return Schedule(epochs, size, 0.1 * min(size / 64, 4))
     if known is not None or images is None:
         base = known or LARGE_SET
         epochs, size = base.epochs, batch_size or base.batch_size

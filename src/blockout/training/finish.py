@@ -69,7 +69,7 @@ def write_results(
         "groups": _agreement(memberships if config.model.learned else {}, data.groups),
         "warnings": tally.said,
         "images": {name: len(getattr(data, name)) for name in ("train", "holdout", "test")},
-        "notes": [*data.notes, *doubts(data)],
+        "notes": [*data.notes, *doubts(data, config.data.holdout)],
     }
     files.write_json(folder / files.RESULT, result)
 

@@ -2,14 +2,19 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from blockout.terminal import printable_lines, raw_output
 
 TOLD_EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
+BAR = 10
+"""Columns of the bar: with the count and the time left it must fit a narrow terminal."""
 
 
 def duration(seconds: float) -> str:
@@ -40,10 +45,14 @@ class Narrator:
         self.batch_size, self.total = batch_size, total
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
+            BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(),
+            TextColumn(
+                "{task.fields[text]}",
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
+            expand=True,
             console=self.console,
             disable=not self.live,
             transient=True,
@@ -83,10 +92,17 @@ class Narrator:
         self._mark = (now, step)
         return self.speed
 
-    def pause(self) -> None:
-        """Stops the clock of ``measure_speed`` for what was not training, such as evaluation."""
-        self._mark = (time.perf_counter(), self._mark[1])
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Stops the clock of ``measure_speed`` for what is not training, such as evaluation."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            then, before = self._mark
+            self._mark = (then + time.perf_counter() - began, before)
 
     def step(self, step: int, epoch: int, loss: float, accuracy: float, tested: str) -> None:
-        text = f"{self.speed:.0f} images/s  loss {loss:.3f}  train {accuracy:.1f} %{tested}"
+        """Shows how far it is. A narrow terminal shows the beginning of the text."""
+        text = f"loss {loss:.3f}  train {accuracy:.1f} %{tested}  {self.speed:.0f} images/s"
         self.bar.update(self.task, completed=step, epoch=epoch, text=text)

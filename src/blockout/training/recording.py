@@ -21,7 +21,7 @@ from blockout.data.features import FeatureSplit
 from blockout.guidance import Guide, GuideWarning
 from blockout.layers import memberships_of
 from blockout.models import Head, ImageClassifier
-from blockout.models.config import is_pretrained, origin_of
+from blockout.models.config import LARGEST_SMALL_IMAGE, is_pretrained, origin_of
 from blockout.models.heads import LINEAR
 from blockout.runs import folder as files
 from blockout.runs import logs
@@ -51,6 +51,9 @@ MOST_ROUNDS = 60
 """Where there are more epochs, several are evaluated as one: a few images make epochs of a step."""
 WORTH_SAYING = 10
 """Seconds: nobody needs to be told of less before it starts."""
+TRIED, TRIED_CHEAP = 8, 64
+"""Images of the steps that are timed before the first: photographs that pass through a trunk, and
+small images or features."""
 SETTLED_PACE = 2
 """After so many lines of metrics the first, slow steps no longer spoil an estimate of the time."""
 
@@ -93,7 +96,7 @@ class Recording:
         """Trains to the end, unless a signal stops it."""
         done, first = self.engine.done, self.processes.rank == 0
         on_first_process(self.processes, self._begin_records)
-        self.narrator = Narrator(self.steps, done, self.batch_size, silent=not first)
+        self.narrator = Narrator(self.steps, done, self.joined_batch, silent=not first)
         with self.narrator.bar, self.loggers.open() if self.loggers else nullcontext():
             self._introduce()
             with self.pending.noted(), warnings.catch_warnings():
@@ -126,13 +129,15 @@ class Recording:
             if self.save_is_due or self.stop:
                 tally.seconds += time.perf_counter() - began
                 began = time.perf_counter()
-                self._save()
+                with self.narrator.pause():
+                    self._save()
                 self._obey()
         tally.seconds += time.perf_counter() - began
-        if (epoch + 1) % self.round_epochs == 0 or engine.done == self.steps:
-            self._end_round(epoch)
-        elif self.save_is_due or self.stop:
-            self._save()
+        with self.narrator.pause():
+            if (epoch + 1) % self.round_epochs == 0 or engine.done == self.steps:
+                self._end_round(epoch)
+            elif self.save_is_due or self.stop:
+                self._save()
         self._obey()
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -190,7 +195,7 @@ class Recording:
         tally.unlogged.clear()
         self.logged_now += 1
         if self.logged_now == SETTLED_PACE and speed:
-            left = (self.steps - done) * self.batch_size / speed
+            left = (self.steps - done) * self.joined_batch / speed
             self.narrator.say(f"about {duration(left)} to go at {speed:.0f} images/s")
 
     def _end_round(self, epoch: int) -> None:
@@ -309,7 +314,7 @@ class Recording:
             f"{d.name}: {len(d.classes)} classes, {len(d.train)} training images, "
             f"{len(d.holdout)} held out, {len(d.test)} for the test"
         )
-        for note in (*d.notes, *watch.doubts(d), self.of_kernels):
+        for note in (*d.notes, *watch.doubts(d, self.config.data.holdout), self.of_kernels):
             if note is not None:
                 say(f"note: {note}")
         say(described(self.config, d.why_trunk))
@@ -317,17 +322,19 @@ class Recording:
             parts = ", ".join(f"trunk.{stage}" for stage in self.start.stages)
             say(f"fine-tuning of {self.start.name}: {parts} learn with the head")
         self._estimate()
-        say(f"{self.steps} steps of {self.batch_size} images{start}; results in {self.folder}")
+        say(f"{self.steps} steps of {self.joined_batch} images{start}; results in {self.folder}")
 
     def _estimate(self) -> None:
-        """Says before the first step how long all of them take, where they pass through a trunk."""
-        train = self.data.train
-        through_trunk = self.start is not None or not isinstance(train, FeatureSplit)
-        if self.processes.world > 1 or not through_trunk or self.engine.done == self.steps:
+        """Says before the first step how long all of them take."""
+        train, size = self.data.train, self.data.image_size
+        if self.processes.world > 1 or self.engine.done == self.steps:
             return
+        only_head = self.start is None and isinstance(train, FeatureSplit)
+        cheap = only_head or size <= LARGEST_SMALL_IMAGE
+        tried = min(TRIED_CHEAP, self.joined_batch) if cheap else TRIED
         left = (self.steps - self.engine.done) * self.joined_batch
         try:
-            seconds = left * seconds_per_image(self.engine.module, train, self.data.image_size)
+            seconds = left * seconds_per_image(self.engine.module, train, tried)
         except ValueError:  # of memberships that are not finite; the first step says so better
             return
         if self.start is not None or seconds > WORTH_SAYING:
@@ -400,7 +407,6 @@ class Recording:
         on_first_process(self.processes, lambda: self._write_checkpoint(state))
         if self.after_save is not None and self.processes.rank == 0 and not self.stop:
             self.after_save(self.folder)
-        self.narrator.pause()
         self.saved = time.perf_counter()
 
     def _write_checkpoint(self, state: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockout.data import ImageData
+from blockout.data import DataConfig, ImageData
 from blockout.runs.documents import BINS
 from blockout.training.evaluation import Evaluation
 
@@ -28,6 +28,8 @@ WORSE, SURE_ERRORS = 0.5, 2.0
 is said."""
 FEW_HELD_OUT = 200
 """A hold-out of fewer images chooses by chance: one image more is half a point."""
+FEW_TESTED = 50
+"""Of fewer test images, one more that is right is worth more than two points."""
 FEW_IMAGES = 5
 """Training images of a class, below which little can be learned about it."""
 
@@ -109,24 +111,65 @@ def starved(memberships: Mapping[str, Tensor], classes: tuple[str, ...]) -> dict
     return {"starved branches": f"{text}{max(total - len(found), 1)}"}
 
 
-def doubts(data: ImageData) -> list[str]:
-    """What is doubtful about the data before training starts."""
-    said = []
-    if 0 < len(data.holdout) < FEW_HELD_OUT:
-        held = "1 image is" if len(data.holdout) == 1 else f"{len(data.holdout)} images are"
-        more = "add images to val/" if data.own_holdout else "--holdout 0.2 holds out more"
-        said.append(
-            f"only {held} held out, so the choice of best.safetensors is partly chance; {more}"
-        )
+def doubts(data: ImageData, holdout: float = DataConfig.holdout) -> list[str]:
+    """What is doubtful about the data before training starts.
+
+    Args:
+        data: as it was divided.
+        holdout: the share that was to be held out; who asks for none does not miss it.
+    """
     counts = torch.bincount(data.train.labels, minlength=len(data.classes))
     few = [c for c, n in zip(data.classes, counts.tolist(), strict=True) if n < FEW_IMAGES]
-    if few:
-        shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
-        said.append(
-            f"{len(few)} of {len(data.classes)} classes have fewer than {FEW_IMAGES} training "
-            f"images ({shown}); add photographs of them"
+    spare = bool((counts > 1).any())  # every class keeps one image for training
+    found = (_of_holdout(data, holdout, spare), _of_classes(data, few), _of_test(data, spare))
+    return [text for text in found if text]
+
+
+def _of_holdout(data: ImageData, share: float, spare: bool) -> str:
+    count = len(data.holdout)
+    if count >= FEW_HELD_OUT or (share == 0 and not count):
+        return ""
+    if not count:
+        flag = ", or hold out a larger share with --holdout" if spare else ""
+        return (
+            "no image is held out, because small classes keep theirs for training, so "
+            f"best.safetensors is only the last network; add photographs{flag}"
         )
-    return said
+    more = "add images to val/" if data.own_holdout else "--holdout 0.2 holds out more"
+    return (
+        f"only {_images_are(count)} held out, so the choice of best.safetensors is partly chance; "
+        f"{more}"
+    )
+
+
+def _of_classes(data: ImageData, few: list[str]) -> str:
+    if not few:
+        return ""
+    shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
+    flags = ["--holdout 0"] if len(data.holdout) and not data.own_holdout else []
+    if not data.own_test and len(data.test) > len(data.classes):  # one each is the least
+        flags.append("a lower --test-share")
+    keep = f", or keep more of them for training with {' and '.join(flags)}" if flags else ""
+    return (
+        f"{len(few)} of {len(data.classes)} classes have fewer than {FEW_IMAGES} training "
+        f"images ({shown}); add photographs{keep}"
+    )
+
+
+def _of_test(data: ImageData, spare: bool) -> str:
+    count = len(data.test)
+    if count >= FEW_TESTED:
+        return ""
+    more = " to test/" if data.own_test else ", or test a larger share with --test-share"
+    return (
+        f"only {_images_are(count)} in the test, so one image more or less is "
+        f"{100 / max(count, 1):.0f} points of accuracy; add photographs"
+        f"{more if spare or data.own_test else ''}"
+    )
+
+
+def _images_are(count: int) -> str:
+    return "1 image is" if count == 1 else f"{count} images are"
 
 
 def verdict(
