@@ -206,8 +206,6 @@ FAULTS = [
     Fault("codes are chosen anew after widening", "guidance/guide", "or self.whole or self.widened_at:", "or self.whole:"),
     Fault("a continued training forgets that it widened", "guidance/guide", 'self.widened_at, self.widened_for = state["widened_at"], state["widened_for"]', "pass"),
     Fault("nobody tells the guide of the hold-out", "training/recording", '"holdout" in tests and self.engine.guide is not None', "False"),
-    Fault("what looks alike is read from probabilities", "guidance/similarity", "said = [standard_scores(logits),", "said = [logits.softmax(1),"),
-    Fault("scores grow with the logits", "guidance/similarity", "return centred / centred.square()", "return centred * 0.1 + 0 * centred.square()"),
     Fault("a settled guide still listens", "guidance/guide", "            hook.remove()", "            pass"),
     Fault("predictions go to the wrong class", "guidance/similarity", "seen.index_add_(0, labels, ", "seen.index_add_(0, labels.flip(0), "),
     Fault("both halves see the same steps", "guidance/similarity", "self.turn = 1 - self.turn", "self.turn = 0"),

@@ -83,7 +83,7 @@ def test_a_network_that_takes_all_classes_for_one_is_not_believed_however_sure_i
     always = torch.rand(8, 8, generator=torch.Generator().manual_seed(0))
     always[:, 3] = 2
     for _ in range(44):
-        guide._logits = always
+        guide._predicted = always
         guide.step(torch.arange(8))
     assert guide.reliability > 0.99 and guide.told_apart == 1 / 8 and guide.begun is None
 
@@ -231,7 +231,7 @@ def test_a_guide_that_is_closed_or_continues_settled_looks_at_nothing_more():
     guide = Guide(net, 10)
     guide.close()
     net(torch.randn(4, 12))
-    assert guide._logits is None
+    assert guide._predicted is None
     later = Guide(net, 10)
     done = {"done": 10, "begun": 2, "codes": [torch.ones_like(m.logits) for m in later.sets]}
     later.load_state_dict({**guide.state_dict(), **done})
@@ -315,14 +315,14 @@ def test_a_guide_in_a_compiled_graph_sees_the_predictions_of_every_part_of_a_ste
     guide = Guide(net, 100)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     for _ in range(2):
-        parts = [compiled(torch.randn(8, 12)) for _ in range(3)]
-        assert guide._logits is not None
-        torch.testing.assert_close(guide._logits, torch.cat(parts))
+        parts = [compiled(torch.randn(8, 12)).softmax(1) for _ in range(3)]
+        assert guide._predicted is not None
+        torch.testing.assert_close(guide._predicted, torch.cat(parts))
         guide.step(torch.arange(24) % 8)
-        assert guide._logits is None
+        assert guide._predicted is None
     net.eval()
     compiled(torch.randn(8, 12))
-    assert guide._logits is None
+    assert guide._predicted is None
 
 
 # --- continuing, and bad input --------------------------------------------------------------------

@@ -4,28 +4,27 @@ import pytest
 import torch
 
 from blockout.guidance.class_codes import similarity_of
-from blockout.guidance.similarity import SimilarityOfClasses, standard_scores
+from blockout.guidance.similarity import SimilarityOfClasses
 
 
 def filled(rows: list[torch.Tensor], steps: int = 100_000) -> SimilarityOfClasses:
-    """One table of logits per step; the network says row c of class c."""
+    """One table of predictions per step; class c is predicted as row c."""
     seen = SimilarityOfClasses(len(rows[0]), steps)
     for table in rows:
         seen.add(table, torch.arange(len(table)))
     return seen
 
 
-def test_the_table_is_that_of_the_mean_standard_scores_per_class():
+def test_the_table_is_that_of_the_mean_prediction_per_class():
     torch.manual_seed(0)
     seen = SimilarityOfClasses(5, 100_000)  # so long that nothing is forgotten within these steps
     kept = []
     for _ in range(6):
-        p, y = torch.randn(16, 5), torch.randint(5, (16,))
+        p, y = torch.rand(16, 5).softmax(1), torch.randint(5, (16,))
         kept.append((p, y))
         seen.add(p, y)
     p, y = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    scores = (p - p.mean(1, keepdim=True)) / p.std(1, correction=0, keepdim=True)
-    means = torch.stack([scores[y == c].mean(0) for c in range(5)])
+    means = torch.stack([p[y == c].mean(0) for c in range(5)])
     torch.testing.assert_close(seen.table(), similarity_of(means), atol=1e-3, rtol=0)
 
 
@@ -40,20 +39,19 @@ def test_chance_is_not_relied_on_and_what_repeats_is():
     truth = torch.randn(12, 12)
 
     def noisy(noise: float) -> list[torch.Tensor]:
-        return [truth * (1 - noise) + 3 * noise * torch.randn(12, 12) for _ in "12"]
+        return [(truth * (1 - noise) + 3 * noise * torch.randn(12, 12)).softmax(1) for _ in "12"]
 
     assert filled(noisy(0.0)).reliability() == pytest.approx(1)
     assert filled(noisy(0.05)).reliability() > 0.8
     assert filled(noisy(1.0)).reliability() < 0.5
-    assert filled([truth] * 1).reliability() == 0, "one half has seen nothing"
+    assert filled([truth.softmax(1)] * 1).reliability() == 0, "one half has seen nothing"
 
 
 def test_reliability_is_the_correlation_of_both_halves_at_the_length_of_both():
     torch.manual_seed(1)
-    one, two = torch.randn(6, 6), torch.randn(6, 6)
+    one, two = torch.randn(6, 6).softmax(1), torch.randn(6, 6).softmax(1)
     beside = ~torch.eye(6, dtype=torch.bool)
-    both = (similarity_of(standard_scores(logits)) for logits in (one, two))
-    halves = torch.stack([table[beside] for table in both])
+    halves = torch.stack([similarity_of(one)[beside], similarity_of(two)[beside]])
     r = float(torch.corrcoef(halves)[0, 1])
     assert filled([one, two]).reliability() == pytest.approx(max(2 * r / (1 + r), 0), abs=1e-4)
 
@@ -64,22 +62,7 @@ def test_fewer_than_four_classes_have_nothing_to_rely_on():
 
 def test_classes_are_told_apart_if_most_of_their_images_are():
     p = torch.tensor([[0.6, 0.4, 0, 0], [0.9, 0.1, 0, 0], [0, 0, 0.8, 0.2], [0, 0, 0.4, 0.6]])
-    assert filled([p.log()]).told_apart() == 0.75
-
-
-def test_a_sure_network_says_of_other_classes_how_near_they_are():
-    """Probabilities of 0.9999 hide it: all other classes are zero."""
-    near = torch.tensor([[9.0, 4, 0, 0], [4, 9, 0, 0], [0, 0, 9, 4], [0, 0, 4, 9]]) * 10
-    table = filled([near, near]).table()
-    assert table[0, 1] > 0.5 and table[2, 3] > 0.5 and table[0, 2] < 0
-
-
-def test_scores_do_not_grow_with_the_logits():
-    torch.manual_seed(0)
-    early, late = torch.randn(6, 6), 50 * torch.randn(6, 6)
-    both = filled([early, early, late, late]).table()
-    mean = similarity_of(standard_scores(early) + standard_scores(late))
-    torch.testing.assert_close(both, mean, atol=1e-3, rtol=0)
+    assert filled([p]).told_apart() == 0.75
 
 
 def test_a_state_that_is_loaded_goes_on_as_if_it_had_never_been_left():

@@ -3,10 +3,10 @@
 The paper's loss alone leaves the network nearly dense and its groups of classes arbitrary. A
 ``Guide`` waits, then narrows the network:
 
-1. **It waits** until it can rely on which classes look alike to the network. Until then, every node
+1. **It waits** until it can rely on which classes the network confuses. Until then, every node
    belongs to every cluster with one probability, ``draw_on``: 1 is a plain network, 0.5 draws as
    the paper does at first.
-2. **It chooses codes**: classes that look alike get the same clusters, and each hidden
+2. **It chooses codes**: classes that the network confuses get the same clusters, and each hidden
    node those clusters that it serves already. A cluster that serves more classes gets more nodes.
 3. **It narrows**: P moves in a straight line to the codes. Then the structure is settled: what is
    zero stays zero, so cutting the network apart afterwards changes nothing. With the last step
@@ -83,8 +83,8 @@ class Guide:
             None if that layer does not give the classes; no class is similar to another then.
         similarity: a known similarity of classes (classes, classes), or the known group of each
             class, such as its superclass. By default the guide measures it: the cosine of the
-            centred mean scores (logits) per class, so classes are similar if in images of either
-            the network gives high scores to the same classes.
+            centred mean predictions per class, so classes are similar if the network confuses them
+            with each other and with the same other classes.
 
     The guide decides P alone; what gradients do to the logits is undone. With several processes
     (``torch.distributed``), means are taken over all of them. ``state_dict`` holds what a
@@ -122,7 +122,7 @@ class Guide:
         self._origins: dict[Memberships, Tensor] = {}
         self.similarity = None if similarity is None else _given(similarity, self.classes)
         self.measured: SimilarityOfClasses | None = None
-        self._logits: Tensor | None = None
+        self._predicted: Tensor | None = None
         self._hooks: list[RemovableHandle] = []
         if self.similarity is None and self._uses_similarity:
             assert self.classes is not None
@@ -156,18 +156,18 @@ class Guide:
         return self.begun if self.widened_at is None else self.widened_at
 
     def close(self) -> None:
-        """Stops reading outputs and scaling gradients; call it when training ends early."""
+        """Stops reading predictions and scaling gradients; call it when training ends early."""
         self._stop_reading()
         if self.pace is not None:
             self.pace.close()
 
     @torch.no_grad()
     def step(self, labels: Int64[Tensor, " n"] | None = None) -> None:
-        """After an optimiser step: looks at outputs, moves memberships."""
+        """After an optimiser step: records predictions, moves memberships."""
         if self.pace is not None:
             self.pace.after_optimiser()
         if self._hooks:
-            self._learn_from_logits(labels)
+            self._learn_from_predictions(labels)
         if self.done == 0:
             self._start()
             if self.pace is not None:
@@ -266,7 +266,7 @@ class Guide:
         self.widened_at, self.widened_for = state["widened_at"], state["widened_for"]
         self.cost.load_state_dict(state["cost"])
         if self.measured is not None:
-            self.measured.load_state_dict(self.measured.state_dict() | state["likeness"])
+            self.measured.load_state_dict(state["likeness"])
         if self.settled:
             self._stop_reading()
         if self.pace is not None:
@@ -275,25 +275,25 @@ class Guide:
     # --- which classes are similar --------------------------------------------------------------
 
     def _observe(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keeps what the network says in training. Also runs inside compiled graphs."""
+        """Keeps what the network predicts in training. Also runs inside compiled graphs."""
         eager = not torch.compiler.is_compiling()
         recomputing = eager and torch._C._current_graph_task_id() != -1
         if layer.training and not recomputing:
             logits = output.detach()
             logits = logits.mean((2, 3)) if logits.dim() == 4 else logits
             wide = torch.promote_types(logits.dtype, torch.float32)
-            new, before = logits.to(wide), self._logits
-            self._logits = new if before is None else torch.cat([before, new])
+            new, before = logits.to(wide).softmax(1), self._predicted
+            self._predicted = new if before is None else torch.cat([before, new])
 
-    def _learn_from_logits(self, labels: Tensor | None) -> None:
+    def _learn_from_predictions(self, labels: Tensor | None) -> None:
         assert self.classes is not None and self.measured is not None
         n = self.classes.nodes
-        logits = torch.empty(0, n) if self._logits is None else self._logits
-        self._logits = None
-        if labels is None or len(labels) != len(logits):
+        predicted = torch.empty(0, n) if self._predicted is None else self._predicted
+        self._predicted = None
+        if labels is None or len(labels) != len(predicted):
             got = "none" if labels is None else str(len(labels))
             raise ValueError(
-                f"guide.step needs the labels of the {len(logits)} examples since the last "
+                f"guide.step needs the labels of the {len(predicted)} examples since the last "
                 f"step, got {got}; without labels use Guidance(affinity=False)"
             )
         if int(labels.min()) < 0 or int(labels.max()) >= n:
@@ -302,7 +302,7 @@ class Guide:
                 f"{int(labels.max())}; if the last Blockout layer does not give the classes, "
                 "use Guide(..., classes=None)"
             )
-        self.measured.add(logits, labels)
+        self.measured.add(predicted, labels)
 
     def _stop_reading(self) -> None:
         for hook in self._hooks:

@@ -1,4 +1,4 @@
-"""Which classes look alike to the network while it trains, and whether to rely on that yet."""
+"""Which classes the network confuses while it trains, and whether that can be relied on yet."""
 
 import math
 from typing import Any
@@ -10,32 +10,17 @@ from torch import Tensor
 from blockout.guidance.class_codes import Table, similarity_of
 
 MEMORY = 0.05
-"""Scores per class are averaged over this share of the training run."""
-TINY = 1e-6
+"""Predictions per class are averaged over this share of the training run."""
 FEWEST = 4
 """With fewer classes there is nothing to group, so nothing to rely on."""
 
 
-def standard_scores(logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
-    """How high each class scores for an example beside the other classes: mean 0, deviation 1.
-
-    Unlike probabilities they say of every class how far the network is from it, also where it is
-    sure of another, and they do not grow while it trains.
-
-    >>> standard_scores(torch.tensor([[3.0, 1.0, 1.0, 3.0], [0.0, 0.0, 0.0, 0.0]]))
-    tensor([[ 1., -1., -1.,  1.],
-            [ 0.,  0.,  0.,  0.]])
-    """
-    centred = logits - logits.mean(1, keepdim=True)
-    return centred / centred.square().mean(1, keepdim=True).sqrt().clamp_min(TINY)
-
-
 class SimilarityOfClasses:
-    """Mean scores per class over the last steps, in two halves: odd and even steps.
+    """Mean predictions per class over the last steps, in two halves: odd and even steps.
 
-    Two classes are similar if, in images of either, the network gives high scores to the same
-    classes, first of all to both of them. Both halves measure the same similarity on different
-    images, so their agreement says how much of it is chance.
+    Two classes are similar if the network confuses them with each other and with the same other
+    classes. Both halves measure the same similarity on different images, so their agreement says
+    how much of it is chance.
 
     Args:
         classes: how many there are.
@@ -46,26 +31,23 @@ class SimilarityOfClasses:
         self.keep = math.exp(-1 / max(MEMORY * steps, 1))
         self.turn = 0
         self.sums = torch.zeros(2, classes, classes, device=device)
-        self.taken_for = torch.zeros(classes, classes, device=device)
         self.counts = torch.zeros(2, classes, device=device)
 
-    def add(self, logits: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]) -> None:
-        """Counts what the network said in one step, over all processes."""
+    def add(self, predicted: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]) -> None:
+        """Counts the predictions of one step, over all processes."""
         classes = self.sums.shape[1]
-        said = [standard_scores(logits), torch.ones_like(logits[:, :1]), logits.softmax(1)]
-        seen = logits.new_zeros(classes, 2 * classes + 1)
-        seen.index_add_(0, labels, torch.cat(said, 1))
+        seen = predicted.new_zeros(classes, classes + 1)
+        seen.index_add_(0, labels, torch.cat([predicted, torch.ones_like(predicted[:, :1])], 1))
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(seen)
-        for mean in (self.sums, self.counts, self.taken_for):
-            mean.mul_(self.keep)
-        self.sums[self.turn] += seen[:, :classes]
-        self.counts[self.turn] += seen[:, classes]
-        self.taken_for += seen[:, classes + 1 :]
+        self.sums.mul_(self.keep)
+        self.counts.mul_(self.keep)
+        self.sums[self.turn] += seen[:, :-1]
+        self.counts[self.turn] += seen[:, -1]
         self.turn = 1 - self.turn
 
     def table(self) -> Table:
-        """The similarity of classes by all scores."""
+        """The similarity of classes by all predictions."""
         return self._similarity(self.sums.sum(0), self.counts.sum(0))
 
     def reliability(self) -> float:
@@ -89,22 +71,16 @@ class SimilarityOfClasses:
 
     def told_apart(self) -> float:
         """Share of the classes whose images are on average taken for their own class most."""
-        own = torch.arange(len(self.taken_for), device=self.taken_for.device)
-        return float((self.taken_for.argmax(1) == own).float().mean())
+        own = torch.arange(self.sums.shape[1], device=self.sums.device)
+        return float((self.sums.sum(0).argmax(1) == own).float().mean())
 
     def _similarity(self, sums: Tensor, counts: Tensor) -> Table:
         return similarity_of(sums / counts.clamp_min(1e-12)[:, None])
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "turn": self.turn,
-            "sums": self.sums.clone(),
-            "counts": self.counts.clone(),
-            "taken_for": self.taken_for.clone(),
-        }
+        return {"turn": self.turn, "sums": self.sums.clone(), "counts": self.counts.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.turn = state["turn"]
         self.sums.copy_(state["sums"])
         self.counts.copy_(state["counts"])
-        self.taken_for.copy_(state["taken_for"])

@@ -52,8 +52,8 @@ class OptimisationConfig:
     towards few clusters per node, with similar classes together. Default:
     true on the paper's data sets (cifar10, cifar100, imagenet), false on others."""
     affinity_from: Literal["predictions", "groups"] = "predictions"
-    """Which classes are similar: those that look alike to the network, or those of the same group
-    in the data (superclasses, nested folders)."""
+    """Which classes are similar: those that the network confuses, or those of the same group in the
+    data (superclasses, nested folders)."""
     trunk_follows: Literal["auto", "linear", "head"] = "auto"
     """What a trunk that is not frozen learns from, if a linear classifier stands beside the head:
     from that alone, or from all of the head. auto: linear, so that the other layers cost the trunk
