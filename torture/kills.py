@@ -11,6 +11,8 @@ from torture.facts import complaint, difference, essence
 from torture.server import command
 from torture.workshop import EACH_STEP, PHOTOGRAPHS, TRAIN, Workshop, done
 
+MEASURED = ["--affinity-from", "predictions"]
+"""What the guide sees of classes is a part of every checkpoint."""
 CONFIGURATIONS = {
     "default": [],
     "ema": ["--ema", "0.9"],
@@ -102,7 +104,7 @@ def _disturbed(workshop: Workshop, case: dict[str, Any], room: Path) -> str | No
 
 
 def words(name: str) -> list[str]:
-    return [*TRAIN, *EACH_STEP, *CONFIGURATIONS[name]]
+    return [*TRAIN, *MEASURED, *EACH_STEP, *CONFIGURATIONS[name]]
 
 
 def _fresh(name: str) -> bool:
