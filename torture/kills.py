@@ -11,7 +11,7 @@ from torture.facts import complaint, difference, essence
 from torture.server import command
 from torture.workshop import EACH_STEP, PHOTOGRAPHS, TRAIN, Workshop, done
 
-MEASURED = ["--affinity-from", "predictions"]
+MEASURED = ["--affinity", "true"]
 """What the guide sees of classes is a part of every checkpoint."""
 CONFIGURATIONS = {
     "default": [],

@@ -14,10 +14,10 @@ from torture.server import Outcome, command, draw
 CLASSES = ("warm/ant", "warm/bee", "cold/cat", "cold/dog")
 TRAIN = shlex.split(
     "train --run run --data data --cache cache --epochs 2 --batch-size 12 --width 0.05 --nodes 8 "
-    "--clusters 2 --log-every 1 --test-share 0.3 --holdout 0.2 --affinity-from groups"
+    "--clusters 2 --log-every 1 --test-share 0.3 --holdout 0.2 --affinity false --budget 1"
 )
-"""Two epochs of two steps; every file of a run and of the cache is written. Without known groups
-the network would be left whole: what it says of classes cannot be relied on after four steps."""
+"""Two epochs of two steps; every file of a run and of the cache is written. With affinity, the
+network would be left whole: what it says of classes cannot be relied on after four steps."""
 EACH_STEP = ["--checkpoint-minutes", "1e-9"]
 PHOTOGRAPHS = shlex.split(
     "--data photos --trunk efficientnet-lite0 --image-size 64 --views 2 --workers 0 --batch-size 4"
