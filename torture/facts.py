@@ -12,7 +12,7 @@ from torture.server import MEMORY, Outcome
 
 EXIT_CODES = (0, 1, 2)
 OF_THE_CLOCK = {
-    "seconds", "images_per_second", "milliseconds", "times", "notes", "multiply_adds",
+    "seconds", "images_per_second", "milliseconds", "times", "notes", "multiply_adds", "bytes",
 }  # fmt: skip
 """Keys whose values depend on how fast a machine is; compaction keeps what measures faster."""
 MEASURED = ("dense_milliseconds", "compact_milliseconds", "carried_out")

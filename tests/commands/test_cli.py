@@ -20,7 +20,7 @@ from blockout.runs.folder import write_json
 
 TINY = [
     "train", "--per-class", "8", "--width", "0.1", "--nodes", "16", "--clusters", "2",
-    "--steps", "3", "--batch-size", "16",
+    "--steps", "3", "--batch-size", "16", "--budget", "1", "--affinity", "false",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from blockout.runs import Run, RunError
 from blockout.runs import folder as files
 from blockout.training import (
     ComputeConfig,
+    Guidance,
     OptimisationConfig,
     RunConfig,
     TrainConfig,
@@ -41,6 +42,7 @@ def given(tmp_path_factory) -> Path:
         DataConfig(str(folder / "photos"), cache=folder / "cache", holdout=0.2),
         ModelConfig(width=0.1, nodes=16, clusters=2),
         OptimisationConfig(steps=6, batch_size=8),
+        Guidance(budget=1, affinity=False),  # a network that is narrowed has all files of a run
         compute=ComputeConfig(accelerator="cpu", devices="1"),
         run=RunConfig(run=folder / "run", tensorboard=False),
     )

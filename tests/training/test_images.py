@@ -120,4 +120,4 @@ def test_before_the_first_pass_the_trunk_and_the_time_of_all_passes_are_said(
     passed = re.match(r"\d+ of (\d+) views have passed .*; the other \d+ follow: about", later)
     assert planned and passed and abs(int(planned[1]) - int(passed[1])) <= 3 * 3  # a burst
     assert not any("pass through the trunk" in line for line in rest)
-    assert any("trunk efficientnet-lite0 (ImageNet weights, frozen), head" in r for r in rest)
+    assert any("trunk efficientnet-lite0 (" in r and "frozen), head" in r for r in rest)

@@ -185,6 +185,8 @@ def test_bad_news_comes_before_anything_else_is_told(view):
     assert view.result.notes == (
         "only 24 images are held out, so the choice of best.safetensors is partly chance; "
         "--holdout 0.2 holds out more",
+        "only 48 images are in the test, so one image more or less is 2 points of accuracy; "
+        "add photographs, or test a larger share with --test-share",
     )
     body = summary.section([view]).body
     assert body.index("Know before you use it") < body.index("<b>Accuracy</b>")
