@@ -7,7 +7,7 @@ reference   ``masking``, with torch's own gradients: small layers, other devices
             compiled or traced code, transforms of ``torch.func``
 native      in C that is compiled at first use, if there is a compiler: weights are masked on their
             way into small products in the processor's cache, and their gradients on the way out;
-            1x1 convolutions too, where few places or few connections are left to compute
+            1x1 convolutions too, of few places
 tiles       without a compiler: a few rows of W~ at a time, whose mask is made, used and forgotten
             in or near the cache; nothing of the size of W~ is written but its gradient
 sparse      the same, where many nodes have no cluster in common: each tile leaves out the inputs

@@ -23,8 +23,6 @@ DENSE_HALF = 512
 FEW_PLACES = 512
 """With more places in a batch of images, the mask of a 1x1 convolution costs little beside torch's
 products, which are faster for images than compiled ones."""
-SPARSE_PLACES = 0.25
-"""Even then, leaving out the others pays below this share of pairs that share a cluster."""
 C = Assignments | Float[Tensor, "nodes clusters"]
 
 
@@ -66,8 +64,10 @@ def masked_conv2d(
         if _fits(x, weight, bias) and _agree(x.shape[1], of_nodes, c_out, c_in, bias):
             down, across = (stride, stride) if isinstance(stride, int) else stride
             read = x[:, :, ::down, ::across]
-            if _pays_over_places(read.movedim(1, -1), of_nodes, c_out, c_in):
-                y = _fast(read.movedim(1, -1), of_nodes, c_out, c_in, bias, is_native=True)
+            places = read.movedim(1, -1)
+            few = places.numel() <= FEW_PLACES * places.shape[-1]
+            if few and _is_faster_compiled(places, of_nodes):
+                y = _fast(places, of_nodes, c_out, c_in, bias, is_native=True)
                 return _laid_out_as(x, y.movedim(-1, 1))
     return masking.masked_conv2d(x, weight, c_out, c_in, bias, stride, padding, dilation)
 
@@ -84,19 +84,6 @@ def _is_linear(
     steps = (stride, stride) if isinstance(stride, int) else stride
     whole = len(steps) == 2 and min(steps) > 0
     return whole and weight.shape[2:] == (1, 1) and padding in (0, (0, 0), "valid")
-
-
-def _pays_over_places(places: Tensor, weight: Tensor, c_out: C, c_in: C) -> bool:
-    """Whether a linear layer over all places is faster than a convolution."""
-    if not _is_faster_compiled(places, weight):
-        return False
-    if places.numel() <= FEW_PLACES * places.shape[-1]:
-        return True
-    if not (_learns_where_drawn(c_out) and _learns_where_drawn(c_in)):
-        return False
-    bits_out, bits_in = (_parts(c)[0].detach().float() for c in (c_out, c_in))
-    pairs = int((bits_out @ bits_in.T).count_nonzero())
-    return pairs <= SPARSE_PLACES * len(bits_out) * len(bits_in)
 
 
 def _laid_out_as(x: Tensor, y: Tensor) -> Tensor:
