@@ -124,10 +124,10 @@ def test_the_data_is_looked_at_by_the_features_of_the_frozen_trunk(place, monkey
     assert found.train.features.shape[:2] == (len(images.train), 2)
 
 
-def test_where_equally_many_are_right_the_loss_is_said_to_decide():
+def test_where_both_are_right_as_often_but_for_chance_the_loss_is_said_to_decide():
     def told(kept: str, *holdout: tuple[float, float]) -> tuple[str, str]:
         held = tuple(Scores(accuracy=a, top5=100.0, loss=loss) for a, loss in holdout)
-        tuning = Tuning("run", ("head",), held, held, kept)
+        tuning = Tuning("run", ("head",), held, held, kept, chance=3.0)
         result = Result(test=held[0], steps=1, seconds=1.0, tuning=tuning)
         return str(finetuning.Judgement({}, {}, tuning)), _tuned(result)[0]
 
@@ -136,7 +136,12 @@ def test_where_equally_many_are_right_the_loss_is_said_to_decide():
         "Both get equally many of the hold-out right, so the loss decides: the fine-tuned network "
         "is kept"
     )
-    assert "equally many of the hold-out right; by the loss, the network of after" in sentence
+    assert "both do equally well but for chance; by the loss, the network of after" in sentence
+    line, _ = told("tuned", (82.0, 0.5), (80.0, 0.4))
+    assert line.endswith(
+        "Both differ no more than by chance on the hold-out, so the loss decides: the fine-tuned "
+        "network is kept"
+    )
     line, sentence = told("start", (80.0, 0.4), (80.0, 0.5))
     assert line.endswith("so the loss decides: the network of run is kept")
     assert "by the loss, the network of before was kept" in sentence
@@ -207,15 +212,28 @@ def test_what_does_worse_on_the_hold_out_is_not_kept(place, capsys):
     assert result.best is None
 
 
-def test_the_start_stays_ahead_where_fewer_are_right_or_as_many_with_less_confidence():
+def test_the_start_stays_ahead_where_fewer_are_right_or_as_many_with_a_higher_loss():
     def scores(accuracy: float, loss: float) -> Evaluation:
         return Evaluation(accuracy, accuracy, loss, torch.empty(0, 1), torch.empty(0, 1))
 
     start = scores(80.0, 0.5)
     worse = [scores(79.0, 0.1), scores(80.0, 0.6), scores(0.0, math.nan), scores(80.0, math.nan)]
-    assert all(finetuning._is_worse(one, start) for one in worse)
+    assert all(finetuning._is_worse(one, start, 0.0) for one in worse)
     better = [start, scores(81.0, 0.9), scores(80.0, 0.4)]
-    assert not any(finetuning._is_worse(one, start) for one in better)
+    assert not any(finetuning._is_worse(one, start, 0.0) for one in better)
+    assert not finetuning._is_worse(scores(79.0, 0.4), start, 1.0)
+    assert finetuning._is_worse(scores(81.0, 0.6), start, 1.0)
+    assert not finetuning._is_worse(scores(81.5, 0.6), start, 1.0)
+
+
+def test_only_images_that_one_of_both_gets_right_say_what_is_chance():
+    def classes(*found: int) -> Evaluation:
+        return Evaluation(0.0, 0.0, 0.0, torch.tensor(found)[:, None], torch.empty(len(found), 1))
+
+    labels = torch.tensor([0, 1, 2, 3, 4])
+    same = classes(0, 1, 9, 9, 9), classes(0, 1, 8, 8, 9)
+    assert finetuning._chance(*same, labels) == 0
+    assert finetuning._chance(classes(0, 1, 2, 9, 9), classes(9, 9, 2, 3, 4), labels) == 40
 
 
 def test_images_too_many_to_keep_pass_through_the_trunk_in_every_epoch(place, monkeypatch):

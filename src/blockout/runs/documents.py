@@ -137,11 +137,15 @@ class Tuning(msgspec.Struct, frozen=True):
     holdout: tuple[Scores, Scores] | None
     kept: Literal["start", "tuned"]
     """Which of both the run holds: the better one on the hold-out."""
+    chance: Percent = 0.0
+    """Points of accuracy on the hold-out by which both may differ without one being better."""
 
     @property
     def tied(self) -> bool:
-        """Whether both get equally many images of the hold-out right, so that the loss decides."""
-        return self.holdout is not None and self.holdout[0].accuracy == self.holdout[1].accuracy
+        """Whether both do equally well on the hold-out but for chance, so that the loss decides."""
+        if self.holdout is None:
+            return False
+        return abs(self.holdout[0].accuracy - self.holdout[1].accuracy) <= self.chance
 
 
 class GroupsFound(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ from blockout.runs.config import TrainConfig
 from blockout.training.engine import Engine, Recipe
 from blockout.training.processes import Processes
 
-FINETUNING_NORM = 1.0
+FINETUNING_NORM = 10.0
 """Largest gradient of a step in fine-tuning. Normalisations stay as they are there, so nothing else
-keeps a large step from destroying what the trunk knows."""
+keeps a large step from destroying what the trunk knows. Smaller bounds keep it from learning."""
 
 
 def make_engine(

@@ -180,7 +180,9 @@ class Judgement:
         kept = "fine-tuned network" if t.kept == "tuned" else f"network of {t.start}"
         by = "By the hold-out,"
         if t.tied:
-            by = "Both get equally many of the hold-out right, so the loss decides:"
+            equal = was.accuracy == now.accuracy
+            both = "get equally many of" if equal else "differ no more than by chance on"
+            by = f"Both {both} the hold-out{' right' if equal else ''}, so the loss decides:"
         return f"fine-tuning: {'; '.join(said)}. {by} the {kept} is kept"
 
 
@@ -211,10 +213,14 @@ def judge(
         return {name: evaluate(network.head, split) for name, split in found.items()}
 
     both = scores(start.weights), scores(weights)
-    worse = "holdout" in both[0] and _is_worse(both[1]["holdout"], both[0]["holdout"])
+    worse, chance = False, 0.0
+    if "holdout" in both[0]:
+        was, now = (one["holdout"] for one in both)
+        chance = _chance(was, now, images.holdout.labels)
+        worse = _is_worse(now, was, chance)
     said = {name: (_scores(both[0][name]), _scores(both[1][name])) for name in both[0]}
     kept = "start" if worse else "tuned"
-    tuning = Tuning(start.name, start.stages, said["test"], said.get("holdout"), kept)
+    tuning = Tuning(start.name, start.stages, said["test"], said.get("holdout"), kept, chance)
     return Judgement(start.weights if worse else weights, both[0 if worse else 1], tuning)
 
 
@@ -240,6 +246,18 @@ def _scores(found: Evaluation) -> Scores:
     return Scores(**found.numbers())
 
 
-def _is_worse(after: Evaluation, before: Evaluation) -> bool:
-    """Fewer are right, or as many with less confidence; also if it is no number."""
-    return not (after.accuracy, -after.loss) >= (before.accuracy, -before.loss)
+def _chance(before: Evaluation, after: Evaluation, labels: Tensor) -> float:
+    """Points of accuracy by which two networks may differ without one being better.
+
+    Only images that one of both gets right tell them apart. Were each of these a coin that falls on
+    either side, this would be the standard deviation.
+    """
+    right = [one.classes[:, 0].cpu() == labels for one in (before, after)]
+    return 100 * float((right[0] != right[1]).sum()) ** 0.5 / len(labels)
+
+
+def _is_worse(after: Evaluation, before: Evaluation, chance: float) -> bool:
+    """Fewer are right or, if that may be chance, its loss is higher; also if it is no number."""
+    if abs(after.accuracy - before.accuracy) > chance:
+        return after.accuracy < before.accuracy
+    return not after.loss <= before.loss

@@ -248,7 +248,7 @@ def _tuned(result: Result) -> list[str]:
     was, now = (scores.accuracy for scores in tuning.test)
     text = f"Before the trunk was fine-tuned it was {was:.2f} %, after it {now:.2f} %"
     by = (
-        "both get equally many of the hold-out right; by the loss,"
+        "on the hold-out both do equally well but for chance; by the loss,"
         if tuning.tied
         else "by the hold-out,"
     )
