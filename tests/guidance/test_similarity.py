@@ -15,7 +15,7 @@ def filled(rows: list[torch.Tensor], steps: int = 100_000) -> SimilarityOfClasse
     return seen
 
 
-def test_the_table_is_that_of_the_mean_prediction_per_class():
+def test_the_table_is_that_of_the_mean_roots_of_predictions_per_class():
     torch.manual_seed(0)
     seen = SimilarityOfClasses(5, 100_000)  # so long that nothing is forgotten within these steps
     kept = []
@@ -24,7 +24,7 @@ def test_the_table_is_that_of_the_mean_prediction_per_class():
         kept.append((p, y))
         seen.add(p, y)
     p, y = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    means = torch.stack([p[y == c].mean(0) for c in range(5)])
+    means = torch.stack([p[y == c].sqrt().mean(0) for c in range(5)])
     torch.testing.assert_close(seen.table(), similarity_of(means), atol=1e-3, rtol=0)
 
 
@@ -51,7 +51,7 @@ def test_reliability_is_the_correlation_of_both_halves_at_the_length_of_both():
     torch.manual_seed(1)
     one, two = torch.randn(6, 6).softmax(1), torch.randn(6, 6).softmax(1)
     beside = ~torch.eye(6, dtype=torch.bool)
-    halves = torch.stack([similarity_of(one)[beside], similarity_of(two)[beside]])
+    halves = torch.stack([similarity_of(p.sqrt())[beside] for p in (one, two)])
     r = float(torch.corrcoef(halves)[0, 1])
     assert filled([one, two]).reliability() == pytest.approx(max(2 * r / (1 + r), 0), abs=1e-4)
 

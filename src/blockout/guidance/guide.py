@@ -83,8 +83,8 @@ class Guide:
             None if that layer does not give the classes; no class is similar to another then.
         similarity: a known similarity of classes (classes, classes), or the known group of each
             class, such as its superclass. By default the guide measures it: the cosine of the
-            centred mean predictions per class, so classes are similar if the network confuses them
-            with each other and with the same other classes.
+            centred means per class of the roots of predicted probabilities, so classes are similar
+            if the network confuses them with each other and with the same other classes.
 
     The guide decides P alone; what gradients do to the logits is undone. With several processes
     (``torch.distributed``), means are taken over all of them. ``state_dict`` holds what a

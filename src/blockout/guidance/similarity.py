@@ -18,8 +18,9 @@ FEWEST = 4
 class SimilarityOfClasses:
     """Mean predictions per class over the last steps, in two halves: odd and even steps.
 
-    Two classes are similar if the network confuses them with each other and with the same other
-    classes. Both halves measure the same similarity on different images, so their agreement says
+    What is averaged are square roots of probabilities, so that classes which a sure network thinks
+    improbable count as well. Two classes are similar if the network confuses them with each other
+    and with the same other classes. Both halves measure the same similarity on different images, so their agreement says
     how much of it is chance.
 
     Args:
@@ -34,10 +35,11 @@ class SimilarityOfClasses:
         self.counts = torch.zeros(2, classes, device=device)
 
     def add(self, predicted: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]) -> None:
-        """Counts the predictions of one step, over all processes."""
+        """Counts the predicted probabilities of one step, over all processes."""
         classes = self.sums.shape[1]
         seen = predicted.new_zeros(classes, classes + 1)
-        seen.index_add_(0, labels, torch.cat([predicted, torch.ones_like(predicted[:, :1])], 1))
+        counted = torch.cat([predicted.sqrt(), torch.ones_like(predicted[:, :1])], 1)
+        seen.index_add_(0, labels, counted)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(seen)
         self.sums.mul_(self.keep)
