@@ -303,6 +303,14 @@ def test_every_line_of_the_table_has_all_columns_and_says_where_runs_are_missing
     assert of_digits["default against it"] == "n = 0" and of_digits["soft against it"] == ""
 
 
+def test_a_page_of_one_set_has_no_line_for_a_method_without_runs(tmp_path):
+    add(tmp_path, "grocery", "baseline", (60.0, 62.0))
+    add(tmp_path, "grocery", "fc", (63.0, 64.0))
+    (its,) = (s for s in summaries(tmp_path, tmp_path / "heads.json") if s.name == "grocery")
+    lines = list(pages.one_set(its))
+    assert len(lines) == 4 and "60" not in lines[3] and "63.5 ± 0.7 (2)" in lines[3]
+
+
 def test_a_page_keeps_what_is_not_between_its_markers():
     begin, end = pages.BEGIN.format("bars"), pages.END.format("bars")
     page = f"mine\n{begin}\nstale\n{end}\nalso mine\n"

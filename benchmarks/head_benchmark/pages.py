@@ -138,19 +138,17 @@ def bars_table(bars: Sequence[Bar]) -> Iterator[str]:
 
 
 def one_set(its: SetSummary) -> Iterator[str]:
-    """A line per method, for a page that speaks of one set."""
+    """A line per method that has runs, for a page that speaks of one set."""
     yield (
         "| head on the same features | test %, mean ± std (n) | against the linear classifier, "
         "paired, 95 % interval | connections left, % | counting the linear classifier |"
     )
     yield "|---|---|---|---|---|"
     for row, label in LABELS.items():
-        method = its.methods.get(row)
-        difference = "" if row == BASELINE else _against(method and method.against_baseline)
-        sizes = [
-            _number(method and value, ".0f")
-            for value in (method and method.left, method and method.with_linear)
-        ]
+        if (method := its.methods.get(row)) is None:
+            continue
+        difference = "" if row == BASELINE else _against(method.against_baseline)
+        sizes = [_number(value, ".0f") for value in (method.left, method.with_linear)]
         yield _line((label, accuracy(method), difference, *sizes))
 
 

@@ -20,8 +20,8 @@ class SimilarityOfClasses:
 
     What is averaged are square roots of probabilities, so that classes which a sure network thinks
     improbable count as well. Two classes are similar if the network confuses them with each other
-    and with the same other classes. Both halves measure the same similarity on different images, so their agreement says
-    how much of it is chance.
+    and with the same other classes. Both halves measure the same similarity on different images, so
+    their agreement says how much of it is chance.
 
     Args:
         classes: how many there are.
