@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from blockout.guidance.class_codes import fitting_codes, similarity_of
+from blockout.guidance.class_codes import balanced, fitting_codes, similarity_of
 
 
 def test_similarity_is_that_of_centred_means():
@@ -58,7 +58,7 @@ def test_every_class_has_a_cluster_and_all_together_keep_the_budget(seed, n, clu
 @pytest.mark.parametrize("seed", [0, 1])
 def test_groups_get_a_code_of_their_own_however_many_and_uneven(sizes, clusters, seed):
     groups = groups_of(*sizes)
-    codes = fitting_codes(alike_by(groups, noise=0.1, seed=seed), clusters, budget=1.5)
+    codes = fitting_codes(balanced(alike_by(groups, noise=0.1, seed=seed)), clusters, budget=1.5)
     same = (codes[:, None] == codes[None]).all(-1)
     assert torch.equal(same, groups[:, None] == groups[None])
 
@@ -121,3 +121,16 @@ def test_codes_that_fit_are_kept_rather_than_others_that_fit_about_as_well():
         first = fitting_codes(table, clusters=6, budget=1.5, seed=seed)
         again = fitting_codes(table, clusters=6, budget=1.5, near=first, seed=seed + 100)
         assert (again == first).all(1).float().mean() > 0.9
+
+
+def test_codes_hardly_depend_on_where_the_search_starts():
+    """The best of several starts alone gives a mean correlation of 0.74 here."""
+    beside = ~torch.eye(60, dtype=torch.bool)
+    agreed = []
+    for seed in range(6):
+        chance = torch.Generator().manual_seed(seed)
+        groups = torch.randn(15, 12, generator=chance).repeat_interleave(4, 0)
+        table = similarity_of(groups + 1.5 * torch.randn(60, 12, generator=chance))
+        pair = [similarity_of(fitting_codes(table, 6, 1.5, seed=start)) for start in (1, 2)]
+        agreed.append(torch.corrcoef(torch.stack([alike[beside] for alike in pair]))[0, 1])
+    assert torch.stack(agreed).mean() > 0.85

@@ -4,16 +4,21 @@ import math
 from itertools import combinations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import normalize
 
 CROWDING = 0.5
 """Price of a cluster, times the share of other classes in it. Evens out the sizes of clusters, and
 keeps classes from taking a second cluster for little gain."""
-STARTS = 8
-"""How many random starts the search makes; the best result wins."""
-LOYALTY = 0.02
+STARTS, FEWEST_STARTS = 64, 8
+"""How many random starts the search makes. The fewer, the more is found by chance."""
+MOST_AT_ONCE = 64_000
+"""Numbers that the starts compare at once: with many candidates there are fewer starts."""
+GOOD = 0.5
+"""Codes that have this share of the best quality count in what all agree on."""
+TINY = 1e-300
+LOYALTY = 0.05
 """How much better new codes must be to replace earlier ones."""
 SWEEPS = 30
 """How often each class chooses again, at most."""
@@ -54,112 +59,140 @@ def fitting_codes(
 ) -> Codes:
     """Codes whose similarity (cosine of centred rows) fits the similarity of classes.
 
-    Each class has a cluster, and classes have at most ``budget`` clusters on average. The search
-    finds good codes, not necessarily the best: from several random starts, each class in
-    turn takes the code with the smallest squared error, until none changes. One start is ``near``,
-    the earlier codes, which only clearly better codes replace. Clusters are numbered so that most
-    classes keep theirs.
+    Each class has a cluster, and classes have at most ``budget`` clusters on average. From many
+    random starts, each class in turn takes the code with the smallest squared error, until none
+    changes. Each start ends elsewhere, and which end fits best is nearly chance: the search is
+    repeated for what they agree on, the mean similarity of their codes. ``near`` are earlier codes,
+    which only clearly better ones replace. Clusters are numbered so that most classes keep theirs.
 
     >>> similarity = similarity_of(torch.tensor([[1., 0.], [1., 0.], [0., 1.], [0., 1.]]))
     >>> code = fitting_codes(similarity, clusters=2, budget=1)
     >>> bool((code[0] == code[1]).all()), bool((code[0] == code[2]).any()), code.sum(1).tolist()
     (True, False, [1.0, 1.0, 1.0, 1.0])
     """
-    n, device = len(similarity), similarity.device
+    n = len(similarity)
     target = similarity.to("cpu", torch.float64)
-    beside = target[_off_diagonal(n)]
-    if n < 2 or clusters < 2 or float(beside.std()) == 0:
+    beside = _off_diagonal(n)
+    if n < 2 or clusters < 2 or float(target[beside].std()) == 0:
         return _in_turn(n, clusters).to(similarity)
-    target = (target / beside.std()).round(decimals=DIGITS)
+    target = (target / target[beside].std()).round(decimals=DIGITS)
     candidates = _candidates(clusters, budget)
     chance = torch.Generator().manual_seed(seed)
-    found, best = candidates[:0], -math.inf
-    for i in range(STARTS + 1):
-        start = candidates[torch.randint(len(candidates), (n,), generator=chance)]
-        if i == 0 and near is not None:
-            start = near.to(target)
-        search = _Search(target, candidates, start, budget)
-        search.run(chance)
-        loyal = LOYALTY if i == 0 and near is not None else 0
-        if search.quality() + loyal > best + TIED:
-            found, best = search.codes, search.quality() + loyal
+    count = min(max(MOST_AT_ONCE // candidates.numel(), FEWEST_STARTS), STARTS)
+    starts = candidates[torch.randint(len(candidates), (count, n), generator=chance)]
+    first = _Search(target, candidates, starts, budget)
+    first.run(chance)
+    quality = first.quality()
+    good = quality >= quality.max() - (1 - GOOD) * quality.max().abs()
+    agreed = balanced(first.similar()[good].mean(0))
+    agreed = (agreed / agreed[beside].std()).round(decimals=DIGITS)
+    search = _Search(agreed, candidates, starts[: count // 4], budget)
+    search.run(chance)
+    found = search.codes[_first_best(search.quality())]
     if near is not None:
-        found = found[:, _numbering(near.to(target).T @ found)]
-    return found.to(similarity.dtype).to(device)
+        both = torch.stack([near.to(target), found])
+        worth = _Search(agreed, candidates, both, budget).quality()
+        kept = float(worth[0]) + LOYALTY > float(worth[1])
+        found = both[0] if kept else found[:, _numbering(both[0].T @ found)]
+    return found.to(similarity)
 
 
 class _Search:
-    """Coordinate descent over codes, with a price per membership that enforces the budget."""
+    """Coordinate descent over codes, with a price per membership that enforces the budget.
 
-    def __init__(self, target: Table, candidates: Codes, start: Codes, budget: float) -> None:
+    From many starts at once: the steps are small, so together they take hardly longer than one.
+    """
+
+    def __init__(
+        self,
+        target: Table,
+        candidates: Codes,
+        starts: Float[Tensor, "starts classes clusters"],
+        budget: float,
+    ) -> None:
         self.target, self.candidates, self.budget = target, candidates, budget
-        self.codes, self.price = start.clone(), 0.0
+        self.codes = starts.clone()
+        self.price = starts.new_zeros(len(starts))
 
     def run(self, chance: torch.Generator) -> None:
-        n = len(self.codes)
+        n, moving = len(self.target), torch.ones(len(self.codes), dtype=torch.bool)
         for _ in range(SWEEPS):
             before = self.codes.clone()
             self._look()
             for a in torch.randperm(n, generator=chance).tolist():
-                self._take(a, _first_best(self._worth(a)))
-            over = float(self.codes.sum()) / n - self.budget
-            self.price = max(self.price + over, 0.0)
-            if over <= 0 and torch.equal(before, self.codes):
+                self._take(a, _first_best(self._worth([a])[:, 0]), moving)
+            over = self.codes.sum((1, 2)) / n - self.budget
+            self.price = torch.where(moving, (self.price + over).clamp_min(0), self.price)
+            moving &= (over > 0) | (self.codes != before).any(2).any(1)
+            if not moving.any():
                 break
         self._keep_budget()
 
-    def quality(self) -> float:
+    def quality(self) -> Float[Tensor, " starts"]:
         """The mean worth of the codes, without the price; see ``_worth``."""
         self._look()
-        similar = self.unit @ self.unit.T
-        similar.fill_diagonal_(0)
-        explained = 2 * self.scale * similar * self.target - (self.scale * similar).square()
-        crowded = self.codes.mean(0).square().sum()
-        return float(explained.mean() - CROWDING * crowded)
+        similar, scale = self.similar(), self.scale[:, None, None]
+        explained = 2 * scale * similar * self.target - (scale * similar).square()
+        crowded = self.codes.mean(1).square().sum(1)
+        return explained.mean((1, 2)) - CROWDING * crowded
 
     def _look(self) -> None:
         """Updates the mean code, which stays the same within a sweep."""
-        self.mean = self.codes.mean(0)
-        self.unit = normalize(self.codes - self.mean, dim=1)
-        self.options = normalize(self.candidates - self.mean, dim=1)
-        self.spread = self.unit.T @ self.unit
-        similar = self.unit @ self.unit.T
-        similar.fill_diagonal_(0)
-        size = float(similar.square().sum())
-        self.scale = max(float((similar * self.target).sum()) / size, 1.0) if size else 1.0
+        mean = self.codes.mean(1, keepdim=True)
+        self.unit = normalize(self.codes - mean, dim=2)
+        self.options = normalize(self.candidates - mean, dim=2)
+        self.spread = self.unit.mT @ self.unit
+        similar = self.similar()
+        size = similar.square().sum((1, 2))
+        fits = (similar * self.target).sum((1, 2)) / size.clamp_min(TINY)
+        self.scale = torch.where(size > 0, fits.clamp_min(1.0), 1.0)
 
-    def _worth(self, a: int) -> Float[Tensor, " candidates"]:
-        """Of each code for one class: how much it reduces the squared error, minus its price."""
-        n, own = len(self.codes), self.unit[a]
-        others = self.spread - torch.outer(own, own)
-        agrees = self.options @ (self.unit.T @ self.target[a])
-        size = ((self.options @ others) * self.options).sum(1)
-        load = (self.codes.sum(0) - self.codes[a]) / n
-        paid = self.candidates @ (CROWDING * load + self.price)
-        return (2 * self.scale * agrees - self.scale**2 * size) / n - paid
+    def similar(self) -> Float[Tensor, "starts classes classes"]:
+        similar = self.unit @ self.unit.mT
+        similar.diagonal(dim1=1, dim2=2).zero_()
+        return similar
 
-    def _take(self, a: int, choice: int) -> None:
-        old, new = self.unit[a], self.options[choice]
-        self.spread += torch.outer(new, new) - torch.outer(old, old)
-        self.codes[a], self.unit[a] = self.candidates[choice], new
+    def _worth(self, rows: list[int]) -> Float[Tensor, "starts rows candidates"]:
+        """Of each code for these classes: how far it reduces the squared error, minus its price."""
+        n, own = len(self.target), self.unit[:, rows]
+        agrees = (self.target[rows] @ self.unit) @ self.options.mT
+        size = ((self.options @ self.spread) * self.options).sum(2)[:, None]
+        size = size - (own @ self.options.mT).square()
+        load = (self.codes.sum(1, keepdim=True) - self.codes[:, rows]) / n
+        paid = (CROWDING * load + self.price[:, None, None]) @ self.candidates.T
+        scale = self.scale[:, None, None]
+        return (2 * scale * agrees - scale.square() * size) / n - paid
+
+    def _take(
+        self, a: int, choices: Int64[Tensor, " starts"], moving: Bool[Tensor, " starts"]
+    ) -> None:
+        every = torch.arange(len(choices))
+        old, new = self.unit[:, a], self.options[every, choices]
+        new = torch.where(moving[:, None], new, old)
+        self.spread += new[:, :, None] * new[:, None] - old[:, :, None] * old[:, None]
+        self.unit[:, a] = new
+        chosen = self.candidates[choices]
+        self.codes[:, a] = torch.where(moving[:, None], chosen, self.codes[:, a])
 
     def _keep_budget(self) -> None:
         """Where the price did not suffice, the class that loses least takes a smaller code."""
-        sizes = self.candidates.sum(1)
-        while float(self.codes.sum()) > max(self.budget, 1.0) * len(self.codes) + 1e-9:
+        n, sizes = len(self.target), self.candidates.sum(1)
+        most = max(self.budget, 1.0) * n + 1e-9
+        while (over := self.codes.sum((1, 2)) > most).any():
             self._look()
-            best: tuple[float, int, int] = (-math.inf, -1, -1)
-            for a in (self.codes.sum(1) > 1).nonzero().flatten().tolist():
-                worth = self._worth(a).where(sizes < self.codes[a].sum(), -math.inf)
-                now = self._worth(a)[(self.candidates == self.codes[a]).all(1)]
-                gain = float(worth.max() - now.max())
-                if gain > best[0] + TIED:
-                    best = (gain, a, _first_best(worth))
-            self._take(best[1], best[2])
+            worth = self._worth(list(range(n)))
+            has = (self.codes[:, :, None] == self.candidates).all(3)
+            now = worth.where(has, -math.inf).amax(2)
+            smaller = worth.where(sizes < self.codes.sum(2, keepdim=True), -math.inf)
+            gain = (smaller.amax(2) - now).where(self.codes.sum(2) > 1, -math.inf)
+            rows = _first_best(gain)
+            for i in over.nonzero().flatten().tolist():
+                self.codes[i, rows[i]] = self.candidates[_first_best(smaller[i, rows[i]])]
 
 
-def _first_best(worth: Float[Tensor, " n"]) -> int:
-    return int((worth > worth.max() - TIED).nonzero()[0])
+def _first_best(worth: Float[Tensor, "... n"]) -> Int64[Tensor, " ..."]:
+    """Along the last dimension; those that are tied with the best count as best."""
+    return (worth > worth.amax(-1, keepdim=True) - TIED).int().argmax(-1)
 
 
 def _numbering(shared: Float[Tensor, "old new"]) -> list[int]:
