@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from blockout import Guidance, Guide
+from blockout.guidance.cost import Cost
 
 from .test_guide import make_net
 
@@ -121,3 +122,12 @@ def test_a_widening_goes_on_where_it_stopped(stop):
     assert earlier.done == guide.done and earlier.budget == 1
     for a, b in zip(guide.sets, later.sets, strict=True):
         assert torch.equal(a.probabilities, b.probabilities)
+
+
+def test_one_image_of_a_tiny_hold_out_is_chance_even_where_all_were_right():
+    cost = Cost(max_loss=1.0)
+    cost.wide(100.0)
+    assert not any(cost.is_too_high(80.0, examples=5) for _ in range(4))
+    large = Cost(max_loss=1.0)
+    large.wide(100.0)
+    assert [large.is_too_high(80.0, examples=500) for _ in range(2)] == [False, True]

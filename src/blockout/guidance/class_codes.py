@@ -14,10 +14,11 @@ keeps classes from taking a second cluster for little gain."""
 STARTS, FEWEST_STARTS = 64, 8
 """How many random starts the search makes. The fewer, the more is found by chance."""
 MOST_AT_ONCE = 64_000
-"""Numbers that the starts compare at once: with many candidates there are fewer starts."""
+"""Numbers that all starts together hold: with many classes or candidates there are fewer."""
 GOOD = 0.5
 """Codes that have this share of the best quality count in what all agree on."""
-TINY = 1e-300
+TINY = 1e-9
+"""Less is zero but for rounding."""
 LOYALTY = 0.05
 """How much better new codes must be to replace earlier ones."""
 SWEEPS = 30
@@ -78,14 +79,17 @@ def fitting_codes(
     target = (target / target[beside].std()).round(decimals=DIGITS)
     candidates = _candidates(clusters, budget)
     chance = torch.Generator().manual_seed(seed)
-    count = min(max(MOST_AT_ONCE // candidates.numel(), FEWEST_STARTS), STARTS)
+    each = candidates.numel() + n * clusters
+    count = min(max(MOST_AT_ONCE // each, FEWEST_STARTS), STARTS)
     starts = candidates[torch.randint(len(candidates), (count, n), generator=chance)]
     first = _Search(target, candidates, starts, budget)
     first.run(chance)
     quality = first.quality()
     good = quality >= quality.max() - (1 - GOOD) * quality.max().abs()
-    agreed = balanced(first.similar()[good].mean(0))
-    agreed = (agreed / agreed[beside].std()).round(decimals=DIGITS)
+    units = first.unit[good].transpose(0, 1).flatten(1)  # (classes, good starts * clusters)
+    agreed = balanced(units @ units.T / int(good.sum()))
+    spread = agreed[beside].std()
+    agreed = (agreed / spread).round(decimals=DIGITS) if spread > TINY else target
     search = _Search(agreed, candidates, starts[: count // 4], budget)
     search.run(chance)
     found = search.codes[_first_best(search.quality())]
@@ -126,31 +130,33 @@ class _Search:
             moving &= (over > 0) | (self.codes != before).any(2).any(1)
             if not moving.any():
                 break
-        self._keep_budget()
+        for i in range(len(self.codes)):
+            alone = _Search(self.target, self.candidates, self.codes[i : i + 1], self.budget)
+            alone.price = self.price[i : i + 1]
+            self.codes[i] = alone.within_budget()
 
     def quality(self) -> Float[Tensor, " starts"]:
         """The mean worth of the codes, without the price; see ``_worth``."""
         self._look()
-        similar, scale = self.similar(), self.scale[:, None, None]
-        explained = 2 * scale * similar * self.target - (scale * similar).square()
+        explained = 2 * self.scale * self.fits - self.scale.square() * self.size
         crowded = self.codes.mean(1).square().sum(1)
-        return explained.mean((1, 2)) - CROWDING * crowded
+        return explained / len(self.target) ** 2 - CROWDING * crowded
 
     def _look(self) -> None:
-        """Updates the mean code, which stays the same within a sweep."""
+        """Updates the mean code, which stays the same within a sweep.
+
+        ``fits`` and ``size`` are sums over pairs of classes: similarity of codes times target, and
+        its square.
+        """
         mean = self.codes.mean(1, keepdim=True)
         self.unit = normalize(self.codes - mean, dim=2)
         self.options = normalize(self.candidates - mean, dim=2)
         self.spread = self.unit.mT @ self.unit
-        similar = self.similar()
-        size = similar.square().sum((1, 2))
-        fits = (similar * self.target).sum((1, 2)) / size.clamp_min(TINY)
-        self.scale = torch.where(size > 0, fits.clamp_min(1.0), 1.0)
-
-    def similar(self) -> Float[Tensor, "starts classes classes"]:
-        similar = self.unit @ self.unit.mT
-        similar.diagonal(dim1=1, dim2=2).zero_()
-        return similar
+        own = self.unit.square().sum(2)
+        self.fits = ((self.target @ self.unit) * self.unit).sum((1, 2))
+        self.size = self.spread.square().sum((1, 2)) - own.square().sum(1)
+        fitting = (self.fits / self.size.clamp_min(TINY)).clamp_min(1.0)
+        self.scale = torch.where(self.size > TINY, fitting, 1.0)
 
     def _worth(self, rows: list[int]) -> Float[Tensor, "starts rows candidates"]:
         """Of each code for these classes: how far it reduces the squared error, minus its price."""
@@ -174,20 +180,18 @@ class _Search:
         chosen = self.candidates[choices]
         self.codes[:, a] = torch.where(moving[:, None], chosen, self.codes[:, a])
 
-    def _keep_budget(self) -> None:
-        """Where the price did not suffice, the class that loses least takes a smaller code."""
-        n, sizes = len(self.target), self.candidates.sum(1)
-        most = max(self.budget, 1.0) * n + 1e-9
-        while (over := self.codes.sum((1, 2)) > most).any():
+    def within_budget(self) -> Codes:
+        """The codes of a single start; where the price did not suffice, the class that loses least
+        takes a smaller one."""
+        codes, sizes = self.codes[0], self.candidates.sum(1)
+        while float(codes.sum()) > max(self.budget, 1.0) * len(codes) + 1e-9:
             self._look()
-            worth = self._worth(list(range(n)))
-            has = (self.codes[:, :, None] == self.candidates).all(3)
-            now = worth.where(has, -math.inf).amax(2)
-            smaller = worth.where(sizes < self.codes.sum(2, keepdim=True), -math.inf)
-            gain = (smaller.amax(2) - now).where(self.codes.sum(2) > 1, -math.inf)
-            rows = _first_best(gain)
-            for i in over.nonzero().flatten().tolist():
-                self.codes[i, rows[i]] = self.candidates[_first_best(smaller[i, rows[i]])]
+            worth, used = self._worth(list(range(len(codes))))[0], codes.sum(1, keepdim=True)
+            smaller = worth.where((sizes < used) & (used > 1), -math.inf)
+            now = worth.where((codes @ self.candidates.T == sizes) & (sizes == used), -math.inf)
+            a = int(_first_best(smaller.amax(1) - now.amax(1)))
+            codes[a] = self.candidates[_first_best(smaller[a])]
+        return codes
 
 
 def _first_best(worth: Float[Tensor, "... n"]) -> Int64[Tensor, " ..."]:
