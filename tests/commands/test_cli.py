@@ -361,7 +361,8 @@ def test_a_lost_process_of_several_is_one_line(tmp_path):
 
 def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
     monkeypatch.setattr("blockout.training.train", failing(KeyboardInterrupt()))
-    assert said("train", "--run", tmp_path)[::2] == (130, "\ninterrupted\n")
+    told = "\ninterrupted: what is done is kept, and the same command continues\n"
+    assert said("train", "--run", tmp_path)[::2] == (130, told)
 
 
 class EndsItself(torch.utils.data.Dataset):

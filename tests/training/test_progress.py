@@ -95,3 +95,24 @@ def test_a_training_says_how_far_it_is_within_an_epoch(tmp_path, capsys, monkeyp
     train(make_config(tmp_path / "run", log_every=100), model=make_net(), data=make_images())
     said = capsys.readouterr().out
     assert "step 3 of 20, " in said and "step 20 of 20" not in said
+
+
+def test_what_comes_after_training_finds_a_terminal_without_a_bar(tmp_path, monkeypatch):
+    """Another bar would be drawn as text, and the steps of an epoch end with it."""
+    screen, seen, epochs = Tty(), [], []
+    monkeypatch.setattr(progress, "raw_output", lambda: screen)
+    finish, step = recording.Recording._finish, Narrator.step
+
+    def finished(self):
+        seen.append(self.narrator.bar.live.is_started)
+        finish(self)
+
+    def shown(self, done, epoch, *rest):
+        epochs.append(epoch)
+        step(self, done, epoch, *rest)
+
+    monkeypatch.setattr(recording.Recording, "_finish", finished)
+    monkeypatch.setattr(Narrator, "step", shown)
+    config = make_config(tmp_path)
+    train(config, model=make_net(), data=make_images())
+    assert seen == [False] and (min(epochs), max(epochs)) == (1, 4)

@@ -94,11 +94,15 @@ def _in_words(done: "Compaction") -> str:
     before, after = done.multiply_adds
     dense, compact = done.milliseconds
     lines = [f"threshold {done.threshold:g}", *(in_words(done.network) if done.network else [])]
-    lines += [
-        f"head alone: {before:,} multiply-adds per image, {after:,} compact ({after / before:.0%})",
-        f"head alone, {done.batch_size} images: {dense:.2f} ms dense, {compact:.2f} ms compact "
-        f"({dense / compact:.2f} times as fast)",
-    ]
+    if after < before:
+        share = f"{100 * after / before:.0f} %"
+        lines += [
+            f"head alone: {before:,} multiply-adds per image, {after:,} compact ({share})",
+            f"head alone, {done.batch_size} images: {dense:.2f} ms dense, {compact:.2f} ms compact "
+            f"({dense / compact:.2f} times as fast)",
+        ]
+    else:
+        lines.append(f"head alone: {before:,} multiply-adds per image, dense and compact alike")
     lines += [f"  {layer}: {note}" for layer, note in done.notes.items()]
     tuned = f" and fine-tuned for {done.fine_tuned} epochs" if done.fine_tuned else ""
     for name, pair in (("hold-out", done.holdout), ("test", done.test)):

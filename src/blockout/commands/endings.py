@@ -25,6 +25,9 @@ SOURCE = str(Path(blockout.__file__).parent)
 NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 """What torch's allocator for the CPU says, in a RuntimeError."""
 
+CONTINUED = ("train", "reproduce")
+CONTINUES = ": what is done is kept, and the same command continues"
+
 LOST_WORKER = "DataLoader worker (pid"
 """What torch says of one that was killed, wherever it notices."""
 WORKER_WAS_LOST = (
@@ -46,7 +49,8 @@ def exit_code(name: str, error: BaseException, *, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        return _said("\ninterrupted", 130) if is_first_process() else 130
+        kept = CONTINUES if name.endswith(CONTINUED) else ""
+        return _said(f"\ninterrupted{kept}", 130) if is_first_process() else 130
     if isinstance(error, RuntimeError):
         from blockout.runs.errors import RunError, ToldElsewhere
         from blockout.training.interrupts import Interrupted

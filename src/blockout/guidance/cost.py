@@ -38,7 +38,8 @@ class Cost:
         if self.best is None:
             return False
         self.points = self.best - accuracy
-        right = (self.best / 100 * examples + 1) / (examples + 2)  # all of a few right is not surety
+        # One more of each than there were: all of a few right is not certainty.
+        right = (self.best / 100 * examples + 1) / (examples + 2)
         chance = 100 * CHANCE * math.sqrt(right * (1 - right) / examples)
         lost = self.points > self.max_loss + chance
         self.too_low = self.too_low + 1 if lost else 0

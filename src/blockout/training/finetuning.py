@@ -174,8 +174,8 @@ class Judgement:
         was, now = t.holdout
         said.insert(
             0,
-            f"hold-out {was.accuracy:.2f} % (loss {was.loss:.3f}) before, {now.accuracy:.2f} % "
-            f"({now.loss:.3f}) after",
+            f"hold-out {was.accuracy:.2f} % (loss {was.loss:.4f}) before, {now.accuracy:.2f} % "
+            f"({now.loss:.4f}) after",
         )
         kept = "fine-tuned network" if t.kept == "tuned" else f"network of {t.start}"
         by = "By the hold-out,"

@@ -97,12 +97,13 @@ class Recording:
         done, first = self.engine.done, self.processes.rank == 0
         on_first_process(self.processes, self._begin_records)
         self.narrator = Narrator(self.steps, done, self.joined_batch, silent=not first)
-        with self.narrator.bar, self.loggers.open() if self.loggers else nullcontext():
-            self._introduce()
-            with self.pending.noted(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", GuideWarning)  # said in our own words
-                while self.engine.done < self.steps:
-                    self._epoch(self.engine.done // self.epoch_steps)
+        with self.loggers.open() if self.loggers else nullcontext():
+            with self.narrator.bar:
+                self._introduce()
+                with self.pending.noted(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", GuideWarning)  # said in our own words
+                    while self.engine.done < self.steps:
+                        self._epoch(self.engine.done // self.epoch_steps)
             self._finish()
 
     def _epoch(self, epoch: int) -> None:
@@ -191,7 +192,7 @@ class Recording:
         )
         self._write_memberships()
         self._warn()
-        self.narrator.step(done, int(epoch) + 1, loss, accuracy, self.tested)
+        self.narrator.step(done, math.ceil(done / self.epoch_steps), loss, accuracy, self.tested)
         tally.unlogged.clear()
         self.logged_now += 1
         if self.logged_now == SETTLED_PACE and speed:

@@ -118,6 +118,8 @@ def gain(found: WholeNetwork) -> str:
     Only the head changes, so this is reckoned from the head's times: those of the whole network
     differ by more than that from one turn to the next.
     """
+    if found.bytes[0] == found.bytes[1]:
+        return "Nothing could be left out, so the compact network is the dense one."
     at = [row for row in found.times if not row.folded][-1]
     faster = at.dense / (at.dense - at.dense_head + at.compact_head)
     return (

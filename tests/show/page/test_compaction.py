@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from blockout.runs import Run
 from blockout.runs import folder as files
@@ -16,6 +17,7 @@ from blockout.runs.documents import (
     WholeNetwork,
     as_json,
 )
+from blockout.show.page import summary
 from blockout.show.page.compaction import section
 
 from ..made import layout, traces
@@ -101,6 +103,20 @@ def test_the_usual_threshold_is_told_in_words(measured):
     )
     assert "2.10 ms instead of 4.20 ms (2.00 times as fast, a &lt;fast&gt; one, threads: 2)" in body
     assert "59.50 % of the 2,500 hold-out images are right, 60.00 % with all" in body
+
+
+def test_where_all_is_carried_out_chance_is_not_called_a_gain(view):
+    points = (CURVE.points[0], CompactionPoint(0.5, 0.4, 1.0, 4.2, 3.1, 59.5))
+    alike = structs.replace(CURVE, points=points)
+    files.write_json(view.folder / files.COMPACTION, as_json(alike))
+    body = section([view]).body
+    assert (
+        "40% of the head&#39;s multiply-adds are needed" in body and "all are carried out" in body
+    )
+    assert "times as fast, a &lt;" not in body
+    told, steps = summary.section([view]).body, summary._next_steps(view)
+    assert "stays as it is" in told and "instead of" not in told
+    assert not any("compact" in command for _, command in steps)
 
 
 def test_the_whole_network_stands_beside_a_linear_classifier_with_what_that_means(measured):

@@ -79,13 +79,21 @@ def _in_words(run: Run, curve: CompactionCurve) -> Markup:
         return name + html(" has not been measured yet; {} does it.", command)
     at, machine = _usual(curve.points), curve.machine
     faster = at.dense_milliseconds / at.compact_milliseconds
+    right = (
+        f"{at.accuracy:.2f} % of the {curve.count:,} {curve.images} images are right, "
+        f"{curve.points[0].accuracy:.2f} % with all connections."
+    )
+    if at.carried_out >= 1:
+        return name + (
+            f" at a threshold of {at.threshold:g}: {at.needed:.0%} of the head's multiply-adds are "
+            "needed, but leaving out the others would not be faster, so all are carried out; "
+            f"{right}"
+        )
     return name + (
         f", its head alone at a threshold of {at.threshold:g}: {at.needed:.0%} of the "
         f"multiply-adds are needed and {at.carried_out:.0%} carried out; {curve.batch_size} images "
         f"take {at.compact_milliseconds:.2f} ms instead of {at.dense_milliseconds:.2f} ms "
-        f"({faster:.2f} times as fast, {machine.processor}, threads: {machine.threads}); "
-        f"{at.accuracy:.2f} % of the {curve.count:,} {curve.images} images are right, "
-        f"{curve.points[0].accuracy:.2f} % with all connections."
+        f"({faster:.2f} times as fast, {machine.processor}, threads: {machine.threads}); {right}"
     )
 
 

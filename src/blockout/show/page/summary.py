@@ -119,7 +119,8 @@ def _next_steps(run: Run) -> list[tuple[str, str]]:
     folder = shlex.quote(str(run.folder))
     steps = [("Try it on your own images", f"blockout predict {folder} IMAGE")]
     steps.append(("Score it on other labelled images", f"blockout evaluate {folder} --data FOLDER"))
-    if run.learned and not run.whole:
+    small = _measured(run)
+    if run.learned and not run.whole and (small is None or small.share < 1):
         steps.append(("Make it smaller and faster", f"blockout compact {folder}"))
     steps.append(
         ("Take it to another program or device", f"blockout export {folder} --format onnx")
@@ -361,7 +362,14 @@ def _compact(run: Run) -> Markup:
     if run.structure is None or run.whole:
         return Markup()
     command = html("<code>blockout compact {}</code>", shlex.quote(str(run.folder)))
-    if small := _measured(run):
+    small = _measured(run)
+    if small is not None and small.share >= 1:
+        return html(
+            "<b>Once compact</b>, the head (the layers above the trunk) stays as it is: with {} of "
+            "its connections left, separate blocks would not be faster.",
+            _per_cent(run.structure.total.left),
+        )
+    if small is not None:
         before, after = small.accuracy
         return html(
             "<b>Once compact</b>, the head (the layers above the trunk) carries out {} of its "
