@@ -338,6 +338,15 @@ def print_table(rows: Iterable[dict[str, Any]]) -> None:
         print(f"{row['packages']['torch']:<11}  {counts}  {'yes' if row['starts'] else 'NO'}")
 
 
+def kept_rows(record: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of an earlier record, of environments that these rows do not repeat."""
+    if not record.exists():
+        return []
+    before, repeated = json.loads(record.read_text()), {(r["python"], r["which"]) for r in rows}
+    kept = [row for row in before["rows"] if (row["python"], row["which"]) not in repeated]
+    return [{"commit": before["commit"], **row} for row in kept]
+
+
 def built_wheel(folder: Path) -> Path:
     """Of this checkout."""
     shutil.rmtree(folder / "dist", ignore_errors=True)
@@ -359,6 +368,9 @@ def main() -> int:
         "--folder", type=Path, default=ROOT / "build" / "compat", help="for downloads"
     )
     options.add_argument("--keep", action="store_true", help="keep the downloads for another time")
+    options.add_argument(
+        "--add", action="store_true", help="keep the rows of the record that are not run now"
+    )
     options.add_argument("--out", type=Path, default=ROOT / "results" / "compat.json")
     chosen = options.parse_args()
     print(f"finding out what is to be downloaded (for this, {PIP} itself: 2 MB)", flush=True)
@@ -387,8 +399,10 @@ def compare(claims: Claims, chosen: argparse.Namespace, workshop: Workshop) -> i
     wheel, rows = built_wheel(workshop.folder), []
     for case in cases:
         result = {} if case.not_run else workshop.run(case, wheel, claims.tests(case.which))
-        rows.append(row_of(case, claims.requirements(case.which), result))
+        made_with = as_json(environment())["commit"]
+        rows.append(row_of(case, claims.requirements(case.which), result) | {"commit": made_with})
         print_table(rows[-1:])
+    rows = [*(kept_rows(chosen.out, rows) if chosen.add else ()), *rows]
     print_table(rows)
     write_json(chosen.out, {"rows": rows, **as_json(environment())})
     return int(any(row.get("failed") or not row.get("starts", True) for row in rows))

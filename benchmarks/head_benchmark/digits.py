@@ -24,7 +24,7 @@ DENSE = "dense"
 GUIDED = {"converted": "guided, converted", "fresh": "guided, fresh"}
 """How the guided layers came: by `convert`, or made so."""
 OPTIMISERS = ("SGD", "AdamW")
-SEEDS = 10
+SEEDS = 30
 STEPS = 400
 Run = dict[str, Any]
 Pair = tuple[Tensor, Tensor]
