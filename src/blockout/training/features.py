@@ -281,11 +281,13 @@ class Telling:
         self.began = self.told = time.perf_counter()
 
     def __enter__(self) -> Self:
-        self.bar.start()
+        if not self.bar.disable:  # else rich before version 15 prints an empty line in the end
+            self.bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.bar.stop()
+        if not self.bar.disable:
+            self.bar.stop()
 
     def update(self, done: int) -> None:
         self.bar.update(self.task, completed=done)

@@ -98,7 +98,7 @@ class Recording:
         on_first_process(self.processes, self._begin_records)
         self.narrator = Narrator(self.steps, done, self.joined_batch, silent=not first)
         with self.loggers.open() if self.loggers else nullcontext():
-            with self.narrator.bar:
+            with self.narrator.bar if self.narrator.live else nullcontext():
                 self._introduce()
                 with self.pending.noted(), warnings.catch_warnings():
                     warnings.simplefilter("ignore", GuideWarning)  # said in our own words
