@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from torture import server
 
 
 def test_a_minute_of_the_torture_finds_nothing(tmp_path):
@@ -23,3 +26,14 @@ def test_a_minute_of_the_torture_finds_nothing(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row[0] for row in rows] == ["kills", "faults", "fuzz", "images", "all"]
     assert all(int(cases) >= 3 and failed == missed == "0" for _, cases, failed, missed, *_ in rows)
+
+
+def test_results_of_large_cases_stay_whole_where_workers_share_a_pipe():
+    cases = [{"number": n, "text": "x" * 100_000} for n in range(200)]
+
+    def work(case: dict[str, Any]) -> dict[str, Any]:
+        return {"problem": "\U0001f600" * 300, "length": len(case["text"]) + case["number"]}
+
+    found = list(server.in_parallel(work, cases, workers=4))
+    assert {one["length"] for one in found} == {100_000 + n for n in range(200)}
+    assert all(one["length"] == 100_000 + one["case"]["number"] for one in found)

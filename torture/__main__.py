@@ -33,6 +33,7 @@ SHORT = {
 """Of each part, what to attack and how often, for a minute of it."""
 CORPUS = Path(__file__).parent / "corpus"
 KEPT_OF_ONE_KIND = 2
+LONGEST_PROBLEM = 300
 TOLD_EVERY = 60.0
 """Seconds between two lines of progress."""
 
@@ -75,7 +76,8 @@ def attack(workshop: Workshop, name: str, values: argparse.Namespace) -> dict[st
             problem = part.run(workshop, case)
         except Exception as error:
             problem = f"the torture itself failed: {type(error).__name__}: {error}"
-        return {"case": case, "problem": problem, "seconds": time.monotonic() - started}
+        told = None if problem is None else problem[:LONGEST_PROBLEM]
+        return {"problem": told, "seconds": time.monotonic() - started}
 
     until, told = began + 60 * values.minutes, began
     results = []

@@ -349,9 +349,11 @@ def in_parallel(
     workers: int,
     until: float = math.inf,
 ) -> Iterator[dict[str, Any]]:
-    """Results of ``work`` on each task as they come; whichever worker is free takes the next.
+    """Results of ``work`` as they come, each with its task under ``case``; whichever worker is free
+    takes the next.
 
-    After ``until`` (of the monotonic clock) none is begun.
+    After ``until`` (of the monotonic clock) none is begun. Workers share one pipe, where only short
+    lines are whole: a result has at most ``select.PIPE_BUF`` bytes.
     """
     waiting = list(tasks)
     queue, put = os.pipe()
@@ -368,7 +370,8 @@ def in_parallel(
     os.close(tell)
     with open(results, encoding="utf-8") as lines:
         for line in lines:
-            yield json.loads(line)
+            found = json.loads(line)
+            yield {"case": waiting[found.pop("number")], **found}
     for pid in pids:
         if os.waitpid(pid, 0)[1]:
             raise RuntimeError("a worker of the torture itself has failed; see above")
@@ -379,9 +382,10 @@ def _serve(
 ) -> None:
     try:
         while (number := os.read(queue, 4)) and time.monotonic() < until:
-            found = json.dumps(work(tasks[int.from_bytes(number, "little")]))
-            with open(tell, "w", encoding="utf-8", closefd=False) as out:
-                out.write(found + "\n")
+            place = int.from_bytes(number, "little")
+            found = json.dumps({"number": place, **work(tasks[place])}).encode() + b"\n"
+            assert len(found) <= select.PIPE_BUF, f"{len(found)} bytes may be torn"
+            os.write(tell, found)
         os._exit(0)
     except BaseException:
         import traceback
