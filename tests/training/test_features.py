@@ -183,6 +183,17 @@ def test_how_long_a_head_on_features_takes_is_said_before_its_first_step(
     assert told("about 5 min on this machine, as it is now")  # 20 steps of 16 seconds
 
 
+def test_on_features_epochs_are_looked_at_more_seldom_with_the_same_weights(config, monkeypatch):
+    """An epoch takes less time there than looking at the test and saving."""
+    every = train(config, model=make_model(), data=make_images())
+    monkeypatch.setattr(recording, "MOST_ROUNDS_ON_FEATURES", 2)
+    seldom = train(in_folder(config, "seldom"), model=make_model(), data=make_images())
+    logs = [(folder / "metrics.jsonl").read_text() for folder in (every, seldom)]
+    assert [log.count("epoch_loss") for log in logs] == [4, 2]
+    both = [load_file(folder / "final.safetensors") for folder in (every, seldom)]
+    assert all(torch.equal(value, both[1][name]) for name, value in both[0].items())
+
+
 def test_timing_a_step_on_features_changes_no_result(config, monkeypatch):
     timed, plain = (in_folder(config, name) for name in ("timed", "plain"))
     train(timed, model=make_model(), data=make_images())

@@ -124,7 +124,7 @@ class _Search:
             before = self.codes.clone()
             self._look()
             for a in torch.randperm(n, generator=chance).tolist():
-                self._take(a, _first_best(self._worth([a])[:, 0]), moving)
+                self._take(a, _first_best(self._worth(slice(a, a + 1))[:, 0]), moving)
             over = self.codes.sum((1, 2)) / n - self.budget
             self.price = torch.where(moving, (self.price + over).clamp_min(0), self.price)
             moving &= (over > 0) | (self.codes != before).any(2).any(1)
@@ -158,7 +158,7 @@ class _Search:
         fitting = (self.fits / self.size.clamp_min(TINY)).clamp_min(1.0)
         self.scale = torch.where(self.size > TINY, fitting, 1.0)
 
-    def _worth(self, rows: list[int]) -> Float[Tensor, "starts rows candidates"]:
+    def _worth(self, rows: slice) -> Float[Tensor, "starts rows candidates"]:
         """Of each code for these classes: how far it reduces the squared error, minus its price."""
         n, own = len(self.target), self.unit[:, rows]
         agrees = (self.target[rows] @ self.unit) @ self.options.mT
@@ -186,7 +186,7 @@ class _Search:
         codes, sizes = self.codes[0], self.candidates.sum(1)
         while float(codes.sum()) > max(self.budget, 1.0) * len(codes) + 1e-9:
             self._look()
-            worth, used = self._worth(list(range(len(codes))))[0], codes.sum(1, keepdim=True)
+            worth, used = self._worth(slice(None))[0], codes.sum(1, keepdim=True)
             smaller = worth.where((sizes < used) & (used > 1), -math.inf)
             now = worth.where((codes @ self.candidates.T == sizes) & (sizes == used), -math.inf)
             a = int(_first_best(smaller.amax(1) - now.amax(1)))

@@ -47,8 +47,9 @@ from blockout.training.processes import Processes
 from blockout.training.progress import Narrator, duration
 from blockout.training.reference import linear_reference
 
-MOST_ROUNDS = 60
-"""Where there are more epochs, several are evaluated as one: a few images make epochs of a step."""
+MOST_ROUNDS, MOST_ROUNDS_ON_FEATURES = 60, 20
+"""Where there are more epochs, several are evaluated as one: a few images make epochs of a step, and
+on kept features an epoch takes less time than looking at the test and saving."""
 WORTH_SAYING = 10
 """Seconds: nobody needs to be told of less before it starts."""
 TRIED, TRIED_CHEAP = 8, 64
@@ -81,7 +82,9 @@ class Recording:
         self.batch_size, self.steps = config.batch_size, engine.recipe.steps
         self.joined_batch = min(self.batch_size, len(data.train))
         self.epoch_steps = data.train.batch_count(self.batch_size, train=True)
-        self.round_epochs = math.ceil(self.steps / self.epoch_steps / MOST_ROUNDS)
+        on_features = isinstance(data.train, FeatureSplit)
+        most = MOST_ROUNDS_ON_FEATURES if on_features else MOST_ROUNDS
+        self.round_epochs = math.ceil(self.steps / self.epoch_steps / most)
         self.log_every = config.run.log_every or 1
         self.identity = config.identity(data)
         self.tally = checkpoint.restore(folder / files.CHECKPOINT, engine, self.identity)
