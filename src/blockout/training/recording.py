@@ -48,8 +48,8 @@ from blockout.training.progress import Narrator, duration
 from blockout.training.reference import linear_reference
 
 MOST_ROUNDS, MOST_ROUNDS_ON_FEATURES = 60, 20
-"""Where there are more epochs, several are evaluated as one: a few images make epochs of a step, and
-on kept features an epoch takes less time than evaluating and saving."""
+"""Where there are more epochs, several are evaluated as one: a few images make epochs of a step,
+and on kept features an epoch takes less time than evaluating and saving."""
 WORTH_SAYING = 10
 """Seconds: nobody needs to be told of less before it starts."""
 TRIED, TRIED_CHEAP = 8, 64
