@@ -38,3 +38,12 @@ def test_what_is_described_in_json_is_rebuilt_to_the_bit(conv, monkeypatch):
         assert repr(rebuilt) == repr(small)
         blocks += sum(isinstance(layer, DenseBlocks) for layer in small.modules())
     assert blocks > 3
+
+
+@pytest.mark.parametrize(("name", "value"), [("eps", "0.1"), ("momentum", "'"), ("eps", 10**400)])
+def test_a_normalisation_with_wrong_numbers_is_refused(name, value):
+    described = describe_layers(to_branches(made(conv=False), 0.5))
+    norm = next(about for about in described.values() if "eps" in about)
+    norm[name] = value
+    with pytest.raises(ValueError, match="described wrongly: expected numbers between 0 and 1"):
+        rebuild_layers(made(conv=False), described)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from blockout.runs import RunError
+from blockout.runs import RunError, digests
 from blockout.runs import folder as files
 from blockout.training import Engine, Recipe
 from blockout.training.checkpoint import Tally, restore, state_of
@@ -46,3 +46,10 @@ def test_another_config_is_refused_by_the_names_of_what_changed(path):
 def test_weights_that_do_not_fit_are_named_with_the_file(path):
     with pytest.raises(RunError, match=r"checkpoint\.pt is damaged .*--restart"):
         restore(path, make_engine(nodes=6), dict(IDENTITY))
+
+
+def test_a_pickle_of_a_strange_protocol_is_damaged_and_warns_of_nothing(path):
+    path.write_bytes(b"\x80\x80\x80\x80\x10")
+    digests.record(path, digests.digest_of(path))
+    with pytest.raises(RunError, match=r"checkpoint\.pt is damaged"):
+        restore(path, make_engine(), dict(IDENTITY))

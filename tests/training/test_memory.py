@@ -31,3 +31,9 @@ def test_the_limit_of_a_container_counts(monkeypatch, tmp_path):
     assert memory() == whole > 1_000_000
     limits[1].write_text("1000000\n")
     assert memory() == 1_000_000
+
+
+def test_a_number_of_nodes_that_is_no_float_is_refused_in_words():
+    config = TrainConfig(model=ModelConfig(method="fc", nodes=10**400, clusters=6))
+    with pytest.raises(ValueError, match=r"need at least 1e\+18 TB"):
+        require_memory(config, 10, copies=3)

@@ -81,7 +81,10 @@ def _built(described: Mapping[str, Any]) -> nn.Module:
         raise TypeError(f"expected an object, got {described!r}")
     kind = described["kind"]
     if kind in NORM:
-        return NORM[kind](described["nodes"], described["eps"], described["momentum"])
+        eps, momentum = described["eps"], described["momentum"]
+        if not _is_share(eps) or not (momentum is None or _is_share(momentum)):
+            raise TypeError(f"expected numbers between 0 and 1, got {eps!r} and {momentum!r}")
+        return NORM[kind](described["nodes"], eps, momentum)
     if kind in DENSE_BLOCKS:
         return _built_blocks(described)
     inputs, outputs, bias = described["inputs"], described["outputs"], described["bias"]
@@ -95,6 +98,10 @@ def _built(described: Mapping[str, Any]) -> nn.Module:
         raise ValueError(f"{kind!r} is not a layer of a compact network")
     setattr(layer, "note", described.get("note", ""))  # noqa: B010
     return layer
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, float | int) and 0 <= value <= 1
 
 
 def _built_blocks(described: Mapping[str, Any]) -> DenseBlocks:

@@ -1,5 +1,6 @@
 """The checkpoint of a run: one whole file, however many processes share the weights."""
 
+import warnings
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ def read(path: Path) -> dict[str, Any]:
     """A checkpoint as plain tensors and numbers; nothing in it is executed."""
     digests.require_undamaged(path, OR_RESTART)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is damaged, torch says more than one line
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for damaged files
         raise RunError(_unreadable(path, error)) from error
     if not isinstance(state, dict) or state.get("format") not in (FORMAT, BEFORE):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from blockout.runs.config import TrainConfig
 
+MOST_TOLD = 10**30
+"""Bytes: what is more than that is told as this much, for it may be no float."""
 BYTES = 4
 """Of a number in float32."""
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -56,4 +58,6 @@ def memory() -> int:
 
 
 def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.0f} GB" if count < 1e15 else f"{count / 1e12:.3g} TB"
+    if count < 10**15:
+        return f"{count / 1e9:,.0f} GB"
+    return f"{min(count, MOST_TOLD) / 1e12:.3g} TB"
