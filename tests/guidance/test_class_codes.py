@@ -124,13 +124,13 @@ def test_codes_that_fit_are_kept_rather_than_others_that_fit_about_as_well():
 
 
 def test_codes_hardly_depend_on_where_the_search_starts():
-    """The best of several starts alone gives a mean correlation of 0.74 here."""
-    beside = ~torch.eye(60, dtype=torch.bool)
+    """The best of all starts alone gives a mean correlation of 0.72 here."""
+    beside = ~torch.eye(100, dtype=torch.bool)
     agreed = []
-    for seed in range(6):
+    for seed in range(5):
         chance = torch.Generator().manual_seed(seed)
-        groups = torch.randn(15, 12, generator=chance).repeat_interleave(4, 0)
-        table = similarity_of(groups + 1.5 * torch.randn(60, 12, generator=chance))
+        means = torch.randn(100, 12, generator=chance) + torch.randn(100, 12, generator=chance)
+        table = similarity_of(means)
         pair = [similarity_of(fitting_codes(table, 6, 1.5, seed=start)) for start in (1, 2)]
         agreed.append(torch.corrcoef(torch.stack([alike[beside] for alike in pair]))[0, 1])
-    assert torch.stack(agreed).mean() > 0.85
+    assert torch.stack(agreed).mean() > 0.82
