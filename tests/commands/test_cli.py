@@ -365,6 +365,17 @@ def test_ctrl_c_before_training_starts_is_130(said, monkeypatch, tmp_path):
     assert said("train", "--run", tmp_path)[::2] == (130, told)
 
 
+def test_processes_that_lose_each_other_while_they_connect_are_one_line(
+    said, monkeypatch, tmp_path
+):
+    error = torch.distributed.DistNetworkError("Failed to recv, got 0 bytes")
+    monkeypatch.setattr("blockout.training.train", failing(error))
+    code, _, err = said("train", "--run", tmp_path)
+    assert (code, err.count("\n")) == (1, 1) and "was lost while they connected" in err
+    monkeypatch.setattr("blockout.commands.endings.is_first_process", lambda: False)
+    assert said("train", "--run", tmp_path)[::2] == (1, "")
+
+
 class EndsItself(torch.utils.data.Dataset):
     def __getitem__(self, key):
         os.kill(os.getpid(), signal.SIGKILL)

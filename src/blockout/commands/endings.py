@@ -30,6 +30,8 @@ CONTINUES = ": what is done is kept, and the same command continues"
 
 LOST_WORKER = "DataLoader worker (pid"
 """What torch says of one that was killed, wherever it notices."""
+NOT_CONNECTED = "a process was lost while they connected; the same command continues"
+"""Later, a run itself notices that, and says which."""
 WORKER_WAS_LOST = (
     "a process that reads images was killed, often because memory is short: --workers 0 reads them "
     "without. The same command continues"
@@ -62,6 +64,8 @@ def exit_code(name: str, error: BaseException, *, debug: bool = False) -> int:
             return 1
         if isinstance(error, RunError):
             return _said(f"{name}: {one_line(error)}", 1)
+        if isinstance(error, torch.distributed.DistError):
+            return _said(f"{name}: {NOT_CONNECTED}", 1) if is_first_process() else 1
         if str(error).startswith(LOST_WORKER):
             return _said(f"{name}: {WORKER_WAS_LOST}", 1)
     if _is_out_of_memory(error):
